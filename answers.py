@@ -1,0 +1,111 @@
+"""What an answer says: right, hedged, refusal or wrong. The one reading of model text that the whole project uses.
+
+Section 3.1 compares a generation with the correct answer; section 3.3 needs to know besides whether a generation shows
+uncertainty. Both are decided here, in English and Chinese, from the text alone. Left out: a judge model, and paraphrases
+of an answer that share no words with any alias.
+"""
+import re
+import unicodedata
+
+ARTICLES = {"a", "an", "the"}
+UNITS = ("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+         "eighteen nineteen").split()
+TENS = {word: 10 * n for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}
+NUMBERS = {**{word: n for n, word in enumerate(UNITS)}, **TENS}
+TOKEN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|[^\W_\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
+
+REFUSAL_EN = re.compile(r"""
+    \b(i|we)\s(do\snot|don\s?t|did\snot|didn\s?t|would\snot|wouldn\s?t)\s(\w+\s)?(know|have|possess|recall|remember|recogni[sz]e)\b
+  | \bi\s(have|had)\s(no|not|never)\s?(\w+\s)?(idea|clue|knowledge|information|answer|record|heard|data|memory)\b
+  | \b(i\sam|i\sm|im|we\sare|we\sre)\s(\w+\s)?(not\s(\w+\s)?(sure|certain|aware|able|familiar|confident|informed|capable)|unsure|uncertain|unable|unaware|unfamiliar)\b
+  | \bi\s(can\s?not|can\s?t|could\snot|couldn\s?t|am\snot\sgoing\sto)\s(\w+\s)?(answer|say|tell|provide|confirm|determine|recall|give|assist|help|find|verify|be\s(sure|certain))\b
+  | ^(i\s(am|m)\s)?(\w+\s)?(sorry|apologi[sz]e)\b
+  | \bi\sapologi[sz]e\b
+  | \b(not|isn\s?t|is\snot)\s(\w+\s)?(known|clear)\sto\s(me|us)\b
+  | \b(is|it\ss|remains|that\ss)\sunknown\b
+  | \bunknown\sto\s(me|us)\b
+  | \bno\s(reliable\s|specific\s|definitive\s)?(information|knowledge|record|data|idea|clue)\b
+  | \b(beyond|outside)\s(of\s)?(my|our)\sknowledge\b
+  | \b(my|our)\sknowledge\s(does\snot|doesn\s?t)\b
+  | ^(not\ssure|no\sidea|unknown|unsure|uncertain)\b
+  | \bit\sis\s(not\spossible|impossible)\sto\s(say|answer|know|determine)\b
+""", re.VERBOSE)
+REFUSAL_ZH = re.compile(
+    r"不(太|是很|大|能)?(知道|清楚|确定|確定|了解|瞭解|晓得|记得|明白)|(无法|無法|不能|没法|难以)(\w{0,4})(回答|确定|確定|提供|给出|判断|确认|告诉)"
+    r"|没有(\w{0,6})(信息|资料|数据|记录|答案)|没(有)?听说过|抱歉|对不起|對不起|不好意思|未知|超出(了)?我的(知识|能力)|并不清楚")
+GUESS = re.compile(
+    r"\bbut\s(i\s(think|believe|guess|would\sguess|suspect|know)|it\s(is|might|may|could|was|s)\b|(maybe|perhaps|probably|possibly))"
+    r"|\bmy\s(best\s)?guess\b|但(是)?(我)?(猜|认为|觉得|想|可能|应该)|不过(我)?(猜|认为|觉得|可能|应该)")
+
+
+def normalise(text):
+    """Lower-case text without accents, punctuation or articles, words apart by one space; Chinese character by character.
+
+    Number words below a hundred become digits ("twenty-one" -> "21").
+    """
+    text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    text = unicodedata.normalize("NFKC", text).casefold()
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    words = []
+    for word in TOKEN.findall(text):
+        if word in ARTICLES:
+            continue
+        if word in NUMBERS:
+            value = NUMBERS[word]
+            if 0 < value < 10 and words and words[-1] in TENS_AS_DIGITS:
+                words[-1] = str(int(words[-1]) + value)
+                continue
+            word = str(value)
+        words.append(word)
+    return " ".join(words)
+
+
+TENS_AS_DIGITS = {str(n) for n in TENS.values()}
+
+
+def mentions(text, answers):
+    """True where any of `answers` stands in `text` on word boundaries ("no" is not in "know", "1" not in "1961")."""
+    padded = f" {normalise(text)} "
+    return any(f" {wanted} " in padded for wanted in map(normalise, answers) if wanted)
+
+
+def spaced(text):
+    """Lower-case text with punctuation as spaces, articles and number words kept: what the refusal patterns read."""
+    text = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join(re.findall(r"[^\W_]+", text))
+
+
+def declines(text):
+    """True where `text` says that the speaker does not know or cannot answer (English or Chinese)."""
+    flat = spaced(text)
+    return bool(REFUSAL_EN.search(flat) or REFUSAL_ZH.search(flat))
+
+
+def read(text, answers):
+    """"right", "hedged" (right, but says that it is not sure), "refusal" or "wrong".
+
+    A text that declines and then guesses something else ("I am not sure, but I think it is London") is wrong: it was an
+    answer. An empty text is wrong too: it neither answers nor admits anything.
+    """
+    right, unsure = mentions(text, answers), declines(text)
+    if right:
+        return "hedged" if unsure else "right"
+    return "refusal" if unsure and not GUESS.search(spaced(text)) else "wrong"
+
+
+def is_correct(reading):
+    """True for "right" and "hedged"."""
+    return reading in ("right", "hedged")
+
+
+def overlap(text, answers):
+    """Section 3.1, 3.3: share of the answer's tokens that stand in the text, the best over the aliases; 0 to 1."""
+    def share(wanted):
+        have = normalise(text).split()
+        shared = 0
+        for word in wanted:
+            if word in have:
+                have.remove(word)
+                shared += 1
+        return shared / len(wanted)
+    return max((share(words) for words in (normalise(a).split() for a in answers) if words), default=0.0)

@@ -1,0 +1,122 @@
+"""Files at the edges: JSON lines with line numbers, whole-or-nothing writes, question files. The same for every stage.
+
+`UserError` is the one exception that stands for a user's mistake: the command line prints its message as one line and
+ends with status 2. Left out: anything about models.
+"""
+import contextlib
+import json
+import os
+import shutil
+
+
+class UserError(Exception):
+    """A mistake in an argument or a file. The message is one line: where it is and what was expected."""
+
+
+def read_json(path):
+    """The value in a JSON file. Raises UserError where it is missing or not JSON."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            return json.load(f)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error})") from None
+
+
+def read_lines(path):
+    """Yield (line number, object) of a JSON-lines file; blank lines are passed over.
+
+    Raises UserError where the file cannot be read, or a line is not a JSON object (naming the line).
+    """
+    number = 0
+    try:
+        with open(path, encoding="utf-8-sig") as f:
+            for number, line in enumerate(f, 1):
+                if not line.strip():
+                    continue
+                try:
+                    record = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise UserError(f"{path}, line {number}: not JSON ({error})") from None
+                if not isinstance(record, dict):
+                    raise UserError(f"{path}, line {number}: expected a JSON object, found {type(record).__name__}")
+                yield number, record
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}, line {number + 1}: not UTF-8 text") from None
+
+
+def read_jsonl(path):
+    """The records of a JSON-lines file, as a list."""
+    return [record for _, record in read_lines(path)]
+
+
+@contextlib.contextmanager
+def whole(path):
+    """A temporary name beside `path` to write a file or folder under; renamed to `path` only when the block ends well."""
+    part = f"{path}.part"
+    if os.path.isdir(part):
+        shutil.rmtree(part)
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    yield part
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    os.replace(part, path)
+
+
+def write_json(path, value):
+    """Write one JSON value, whole or not at all."""
+    with whole(path) as part, open(part, "w", encoding="utf-8") as f:
+        json.dump(value, f, indent=1, ensure_ascii=False)
+        f.write("\n")
+
+
+def write_jsonl(path, records):
+    """Write records as JSON lines, whole or not at all."""
+    with whole(path) as part, open(part, "w", encoding="utf-8") as f:
+        for record in records:
+            f.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def append_jsonl(path, records):
+    """Append records as JSON lines and force them to the disk."""
+    with open(path, "a", encoding="utf-8") as f:
+        for record in records:
+            f.write(json.dumps(record, ensure_ascii=False) + "\n")
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def read_questions(path):
+    """Questions of a JSON-lines file: {"id", "question", "answers": [canonical, aliases ...], "lang", "category", "subject"}.
+
+    Only "question" and "answers" are required; "id" defaults to the line number, "lang" to "en", "category" to "all",
+    "subject" (what a split keeps together) to the id. Raises UserError, naming the line and the field.
+    """
+    questions, first_seen = [], {}
+    for number, record in read_lines(path):
+        where = f"{path}, line {number}"
+        for field in ("question", "answers"):
+            if field not in record:
+                raise UserError(f'{where}: no field "{field}"')
+        if not isinstance(record["question"], str) or not record["question"].strip():
+            raise UserError(f'{where}: "question" must be a text that is not empty')
+        answers = record["answers"]
+        if not isinstance(answers, list) or not answers or not all(isinstance(a, str) and a.strip() for a in answers):
+            raise UserError(f'{where}: "answers" must be a list of at least one text that is not empty')
+        identity = str(record.get("id", f"line-{number}"))
+        if identity in first_seen:
+            raise UserError(f'{where}: "id" {identity!r} is already that of line {first_seen[identity]}')
+        first_seen[identity] = number
+        lang = record.get("lang", "en")
+        if lang not in ("en", "zh"):
+            raise UserError(f'{where}: "lang" must be "en" or "zh", not {lang!r}')
+        if record.get("true_state") not in (None, "known", "unknown"):
+            raise UserError(f'{where}: "true_state" must be "known" or "unknown", not {record["true_state"]!r}')
+        questions.append({**record, "id": identity, "lang": lang, "category": str(record.get("category", "all")),
+                          "subject": str(record.get("subject", identity))})
+    if not questions:
+        raise UserError(f"{path}: holds no questions")
+    return questions

@@ -1,0 +1,351 @@
+"""One causal language model: loading, chat prompts, sampling, log-probabilities of responses.
+
+Everything that touches the language model passes through here, so that the probe, the labels, the reward model and PPO
+see the same prompt, the same token ids and the same temperature. The model is an unmodified Hugging Face one.
+
+Conventions. A *prompt* is the list of token ids of a rendered chat up to the place where the assistant speaks. A
+*response* is the list of token ids that follow, with the end token if there is one. Token ids are never decoded and
+encoded again. Prompts are padded on the left, responses on the right, and masks come from lengths: a pad token may well
+be the end token. Weights stay float32; with dtype bfloat16, matrix products run in bfloat16 under autocast.
+
+Left out: beam search, repetition penalties, quantised weights, several devices.
+"""
+import contextlib
+import hashlib
+import inspect
+import json
+import os
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+
+from files import UserError
+
+# For tokenizers that bring no chat template of their own.
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}Answer: {{ message['content'] }}{{ eos_token }}\n"
+    "{% else %}Question: {{ message['content'] }}\n{% endif %}{% endfor %}{% if add_generation_prompt %}Answer:{% endif %}"
+)
+BLOCK = 256  # tokens of the vocabulary that `draw` sums at once
+
+
+@dataclass
+class Sampling:
+    max_new_tokens: int = 24     # a response longer than this is cut (paper: not given)
+    temperature: float = 1.0     # divides the logits; 0 is greedy (paper: not given; the authors' release: 0.8)
+    top_p: float = 1.0           # smallest set of tokens with this probability; 1 keeps all
+    top_k: int = 0               # most probable tokens kept; 0 keeps all (the authors' release: 80)
+    rows: int = 160              # sequences decoded side by side
+
+
+@dataclass(frozen=True)
+class LM:
+    """A causal model with its tokenizer. `dtype` is the type of matrix products, not of the weights."""
+    model: torch.nn.Module
+    tokenizer: object
+    dtype: torch.dtype
+    end_ids: frozenset
+
+    @property
+    def device(self):
+        return self.model.device
+
+    @property
+    def end_id(self):
+        return self.tokenizer.eos_token_id
+
+    def autocast(self):
+        """Context in which matrix products run in `dtype`; does nothing for float32."""
+        if self.dtype == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.dtype)
+
+
+def check_folder(path, kind, suffixes):
+    """Raise UserError unless `path` is a Hugging Face folder (or, without such a folder, may be a hub name) of this kind."""
+    if not os.path.isdir(path):
+        if os.path.exists(path) or path.startswith(("/", ".", "~")) or path.count("/") != 1:
+            raise UserError(f"{path}: no such model folder (expected {kind} in Hugging Face form)")
+        return
+    config_file = os.path.join(path, "config.json")
+    try:
+        with open(config_file, encoding="utf-8") as f:
+            names = json.load(f).get("architectures") or []
+    except FileNotFoundError:
+        raise UserError(f"{path}: no config.json in it (expected {kind} in Hugging Face form)") from None
+    except ValueError:
+        raise UserError(f"{config_file}: not valid JSON") from None
+    if not any(name.endswith(suffixes) for name in names):
+        raise UserError(f"{path}: architecture {', '.join(names) or 'not given'}, expected {kind}")
+    if not any(name.endswith(".safetensors") for name in os.listdir(path)):
+        raise UserError(f"{path}: no .safetensors file in it (weights in other formats are not read)")
+
+
+def from_folder(auto_class, path, **options):
+    """`auto_class.from_pretrained` without remote code and without pickles; UserError in one line where it fails."""
+    try:
+        if auto_class is AutoTokenizer:
+            return auto_class.from_pretrained(path, trust_remote_code=False)
+        return auto_class.from_pretrained(path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False, **options)
+    except Exception as error:  # Hugging Face raises many kinds for one cause: the folder or name is not usable
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{path}: cannot be loaded ({first_line})") from error
+
+
+def load(path, device="cpu", dtype=torch.float32, say=print):
+    """Load a causal LM from a Hugging Face folder or hub name. Returns LM, in eval mode, float32 weights.
+
+    Raises UserError where the folder is missing, is not a causal LM or has no safetensors weights. A tokenizer without
+    chat template is given PLAIN_TEMPLATE, and `say` is told.
+    """
+    check_folder(path, "a causal language model", ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
+    tokenizer = from_folder(AutoTokenizer, path)
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"{path}: its tokenizer has no eos_token, so a response cannot end")
+    if tokenizer.chat_template is None:
+        say(f"{path}: the tokenizer has no chat template; prompts read 'Question: ... Answer:' instead")
+        tokenizer.chat_template = PLAIN_TEMPLATE
+    model = from_folder(AutoModelForCausalLM, path)
+    return wrap(model.to(device), tokenizer, dtype)
+
+
+def wrap(model, tokenizer, dtype=torch.float32):
+    """LM of a model in memory. A response ends with the tokenizer's end token or any that the model's generation config names."""
+    configured = model.generation_config.eos_token_id if model.generation_config is not None else None
+    configured = [] if configured is None else configured if isinstance(configured, list) else [configured]
+    return LM(model.eval(), tokenizer, dtype, frozenset([tokenizer.eos_token_id, *configured]))
+
+
+def save(lm, folder):
+    """Write model and tokenizer as a Hugging Face folder (safetensors)."""
+    lm.model.save_pretrained(folder)
+    lm.tokenizer.save_pretrained(folder)
+
+
+def messages(question, instruction=None):
+    """The conversation that asks `question`; an instruction (section 3.3, uncertainty generation) stands before it."""
+    return [{"role": "user", "content": f"{instruction}\n\n{question}" if instruction else question}]
+
+
+def render(lm, conversation):
+    """Token ids of a list of {"role", "content"} up to the assistant's turn: the prompt as generation sees it."""
+    text = lm.tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
+    return lm.tokenizer(text, add_special_tokens=False).input_ids
+
+
+def chat_prompt(lm, question, instruction=None):
+    """Prompt ids of one question."""
+    return render(lm, messages(question, instruction))
+
+
+def response_ids(lm, text):
+    """Token ids of a response given as text, with the end token."""
+    return lm.tokenizer(text, add_special_tokens=False).input_ids + [lm.end_id]
+
+
+def decode(lm, response):
+    """Text of a response."""
+    return lm.tokenizer.decode(response, skip_special_tokens=True).strip()
+
+
+def has_ended(lm, response):
+    """True where the response closed itself with an end token."""
+    return bool(response) and response[-1] in lm.end_ids
+
+
+def batches_by_length(lengths, size):
+    """Lists of indices, at most `size` each, neighbours in length together (shortest first)."""
+    order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
+    return [order[i:i + size] for i in range(0, len(order), size)]
+
+
+# ---------------------------------------------------------------------------------------------------- sampling
+
+def generator_for(seed, key):
+    """A CPU generator that depends on the run's seed and on `key` (a question's id) alone."""
+    digest = hashlib.sha256(f"{seed}\0{key}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def keep_likely(logits, top_p, top_k):
+    """`logits` (rows, vocabulary) with all but the `top_k` most probable, or the smallest set of mass `top_p`, at -inf."""
+    if top_k:
+        kth = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]                 # (rows, 1)
+        logits = logits.masked_fill(logits < kth, float("-inf"))
+    if top_p < 1:
+        ordered, index = logits.sort(descending=True)                                  # (rows, vocabulary)
+        mass_before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+        logits = logits.scatter(-1, index, ordered.masked_fill(mass_before >= top_p, float("-inf")))
+    return logits
+
+
+def draw(logits, uniform, sampling):
+    """One token a row. logits (rows, vocabulary) float32, uniform (rows,) in [0, 1). Returns (rows,) ids.
+
+    Inverts the cumulative distribution in two levels, blocks of the vocabulary and then one block: the distribution of
+    torch.multinomial at a fraction of its time, and one uniform number decides, so a row's result is its own.
+    """
+    if not torch.isfinite(logits.amax(-1)).all():
+        raise FloatingPointError("the model returned logits that are not finite")
+    if sampling.temperature == 0:
+        return logits.argmax(-1)
+    probability = keep_likely(logits / sampling.temperature, sampling.top_p, sampling.top_k).softmax(-1)
+    blocks = F.pad(probability, (0, -probability.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))   # (rows, blocks, BLOCK)
+    upto = blocks.sum(-1).double().cumsum(-1)                                                     # (rows, blocks)
+    target = uniform.to(upto)[:, None] * upto[:, -1:] * (1 - 1e-12)
+    block = (upto <= target).sum(-1)                                                              # (rows,)
+    rows = torch.arange(len(block), device=block.device)
+    inside = blocks[rows, block].double().cumsum(-1)                                              # (rows, BLOCK)
+    mass = upto[rows, block] - F.pad(upto, (1, 0))[rows, block]
+    share = (target[:, 0] - F.pad(upto, (1, 0))[rows, block]) / mass
+    within = (inside <= share.clamp(0, 1 - 1e-9)[:, None] * inside[:, -1:]).sum(-1)
+    return block * BLOCK + within
+
+
+def pad_left(prompts, device):
+    """(ids, mask), both (batch, width), long. Padding is id 0 and masked: any valid id would do."""
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts], device=device)
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
+    return ids, mask
+
+
+def positions(mask):
+    """Position ids (batch, time) that count the unmasked tokens, for models with absolute positions."""
+    return (mask.cumsum(-1) - 1).clamp(min=0)
+
+
+def cache_argument(model):
+    """The name of the forward argument that takes the key-value cache (renamed in transformers 5)."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+@torch.no_grad()
+def generate(lm, prompts, sampling, samples=1, keys=None, seed=0, progress=lambda n: None):
+    """`samples` responses to each prompt: a list (prompts) of lists (samples) of token ids.
+
+    Each prefix is computed once and its cache shared by its samples; rows that have ended leave the batch. The random
+    numbers of a prompt come from (`seed`, its key) alone, so its result does not depend on the others in the batch.
+    `progress(n)` is called as n more prompts are done. Nothing is taken from the model's own generation config but the
+    end tokens. Raises FloatingPointError on logits that are not finite.
+    """
+    keys = range(len(prompts)) if keys is None else keys
+    responses = [None] * len(prompts)
+    for batch in batches_by_length([len(p) for p in prompts], max(1, sampling.rows // samples)):
+        uniform = torch.stack([
+            torch.rand(samples, sampling.max_new_tokens, generator=generator_for(seed, keys[i]), dtype=torch.float64)
+            for i in batch]).flatten(0, 1).to(lm.device)                                # (rows, max_new_tokens)
+        with lm.autocast():
+            rows = decode_batch(lm, [prompts[i] for i in batch], uniform, sampling, samples)
+        for n, i in enumerate(batch):
+            responses[i] = rows[n * samples:(n + 1) * samples]
+        progress(len(batch))
+    return responses
+
+
+def decode_batch(lm, prompts, uniform, sampling, samples):
+    """Responses (a list of id lists, prompts x samples in order) to prompts of similar length."""
+    ids, mask = pad_left(prompts, lm.device)
+    cache = DynamicCache(config=lm.model.config)
+    to_cache = {cache_argument(lm.model): cache, "use_cache": True, "logits_to_keep": 1}
+    logits = lm.model(input_ids=ids, attention_mask=mask, position_ids=positions(mask), **to_cache).logits[:, -1]
+    cache.batch_repeat_interleave(samples)
+    logits = logits.float().repeat_interleave(samples, 0)                               # (rows, vocabulary)
+    mask = mask.repeat_interleave(samples, 0)                                           # (rows, time)
+    responses = [[] for _ in range(len(mask))]
+    alive = torch.arange(len(mask), device=lm.device)
+    end_ids = torch.tensor(sorted(lm.end_ids), device=lm.device)
+    for step in range(sampling.max_new_tokens):
+        token = draw(logits, uniform[alive, step], sampling)                            # (alive,)
+        for row, drawn in zip(alive.tolist(), token.tolist()):
+            responses[row].append(drawn)
+        going = ~torch.isin(token, end_ids)
+        if step + 1 == sampling.max_new_tokens or not going.any():
+            break
+        if not going.all():
+            alive, token, mask = alive[going], token[going], mask[going]
+            cache.batch_select_indices(going.nonzero()[:, 0])
+        mask = F.pad(mask, (0, 1), value=1)
+        logits = lm.model(input_ids=token[:, None], attention_mask=mask,
+                          position_ids=positions(mask)[:, -1:], **to_cache).logits[:, -1].float()
+    return responses
+
+
+# ---------------------------------------------------------------------------------------------------- log-probabilities
+
+@dataclass
+class Batch:
+    """Prompts (padded left) followed by responses (padded right), for one forward pass."""
+    input_ids: torch.Tensor       # (batch, prompt width + response width)
+    attention_mask: torch.Tensor  # the same, 1 where there is a token
+    response: torch.Tensor        # (batch, response width) ids
+    response_mask: torch.Tensor   # (batch, response width) bool
+
+    @property
+    def inputs(self):
+        return {"input_ids": self.input_ids, "attention_mask": self.attention_mask,
+                "position_ids": positions(self.attention_mask)}
+
+
+def collate(prompts, responses, device):
+    """Batch of equally many prompts and responses (lists of token ids, responses not empty)."""
+    ids, mask = pad_left(prompts, device)
+    width = max(map(len, responses))
+    response = torch.tensor([r + [0] * (width - len(r)) for r in responses], device=device)
+    response_mask = torch.tensor([[1] * len(r) + [0] * (width - len(r)) for r in responses], device=device)
+    return Batch(torch.cat([ids, response], 1), torch.cat([mask, response_mask], 1), response, response_mask.bool())
+
+
+def response_logits(lm, batch, temperature=1.0):
+    """Logits that predict the response tokens, and the hidden states that they are read from.
+
+    Returns (tokens, vocabulary) float32, divided by the temperature, and (tokens, width), tokens in row-major order of
+    `batch.response_mask`. A hook cuts the input of the language-model head down to those positions, so that no logits
+    of the prompt or of padding are ever computed.
+    """
+    row, column = batch.response_mask.nonzero(as_tuple=True)
+    before = batch.input_ids.shape[1] - batch.response.shape[1] - 1   # the position before the first response token
+    seen = {}
+
+    def keep_response(head, args):
+        seen["hidden"] = args[0][row, before + column]                # (tokens, width)
+        return (seen["hidden"],)
+
+    hook = lm.model.get_output_embeddings().register_forward_pre_hook(keep_response)
+    try:
+        with lm.autocast():
+            logits = lm.model(**batch.inputs, use_cache=False).logits
+    finally:
+        hook.remove()
+    return logits.float() / temperature, seen["hidden"].float()
+
+
+def log_probs(logits, ids):
+    """Log-probability (tokens,) of `ids` under `logits` (tokens, vocabulary), float32."""
+    return -F.cross_entropy(logits, ids, reduction="none")
+
+
+def entropy(logits):
+    """Entropy (tokens,) in nats of the distributions given by `logits` (tokens, vocabulary)."""
+    log_p = logits.log_softmax(-1)
+    return -(log_p.exp() * log_p).sum(-1)
+
+
+def padded(values, mask):
+    """Put flat `values` (tokens,) back into the shape of `mask` (batch, time), zero elsewhere."""
+    return torch.zeros(mask.shape, dtype=values.dtype, device=values.device).masked_scatter(mask, values)
+
+
+@torch.no_grad()
+def response_log_probs(lm, prompts, responses, temperature=1.0, rows=32):
+    """For each pair the list of its response tokens' log-probabilities (float)."""
+    result = [None] * len(prompts)
+    for index in batches_by_length([len(p) + len(r) for p, r in zip(prompts, responses)], rows):
+        batch = collate([prompts[i] for i in index], [responses[i] for i in index], lm.device)
+        logits, _ = response_logits(lm, batch, temperature)
+        flat = iter(log_probs(logits, batch.response[batch.response_mask]).tolist())
+        for i in index:
+            result[i] = [next(flat) for _ in responses[i]]
+    return result

@@ -1,0 +1,295 @@
+"""PPO with guidance (section 4, PPO Optimizing), after Ouyang et al.
+
+One step: take prompts; let the policy answer them, some of them *guided*, that is, with the first few tokens of the
+preferred response already written; score prompt + guidance + continuation with the reward model; turn scores and KL
+into token rewards, these into advantages (GAE); improve the policy by the clipped loss, a few passes over the batch.
+The value head reads the policy's own last hidden states. Guidance tokens are context: loss, KL, advantages and whitening
+see the continuation only.
+
+Two models are easily confused. The *old policy* is this policy before the step's first update; its log-probabilities are
+recomputed with the training forward, so the first ratio is exactly 1. The *reference* is the policy before PPO; KL to it
+is subtracted from the reward, and where `kl_coef` is 0 (the paper's setting) there is none in memory.
+
+Left out: reward whitening, several samples a prompt, distributed rollouts.
+"""
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+import answers
+import optim
+from lm import (batches_by_length, collate, decode, entropy, generate, generator_for, has_ended, log_probs,
+                padded, render, response_ids, response_logits)
+
+
+@dataclass
+class PPOConfig:
+    steps: int = 200              # PPO steps (paper: not given)
+    batch: int = 64               # prompts a step (paper: 64 for 7B, 32 for 13B and 14B)
+    lr: float = 1e-6              # peak learning rate of the policy (paper: 1e-6)
+    value_lr: float = 1e-4        # of the value head, which starts at zero (paper: not given)
+    warmup: float = 0.03          # share of the steps that the rates rise, before they fall along a cosine (paper: cosine)
+    epochs: int = 2               # passes over a step's batch (paper: not given)
+    kl_coef: float = 0.0          # KL to the reference that is subtracted from the reward, a token (paper: 0)
+    gamma: float = 1.0            # discount (paper: not given)
+    lam: float = 0.95             # lambda of GAE (paper: not given)
+    clip: float = 0.2             # policy ratio is clipped to 1 +- clip (paper: not given)
+    value_clip: float = 0.2       # a value may move this far from the old one (paper: not given)
+    value_coef: float = 0.1       # weight of the value loss (paper: not given)
+    missing_end: float = 1.0      # taken from the score of a response that did not end (paper: not given)
+    max_grad_norm: float = 1.0    # gradients are clipped to this norm (paper: not given)
+    guidance_share: float = 0.5   # share of guided prompts at the first step (paper: "a portion")
+    guidance_until: float = 0.7   # share of the steps after which no prompt is guided; it falls linearly until then
+    guidance_tokens: int = 4      # most tokens of guidance; 1 to this many, drawn a prompt (paper: "the first few")
+    micro_rows: int = 32          # sequences a forward pass
+    validate_every: int = 10      # steps between looks at the validation questions
+    save_every: int = 50          # steps between checkpoints
+
+
+# ---------------------------------------------------------------------------------------------------- the arithmetic
+
+def masked_mean(values, mask):
+    """Mean of `values` where `mask`; 0 where nothing is."""
+    return (values * mask).sum() / mask.sum().clamp(min=1)
+
+
+def whiten(values, mask):
+    """Mean 0 and deviation 1 over the masked entries of the whole batch; zero elsewhere."""
+    mean = masked_mean(values, mask)
+    deviation = masked_mean((values - mean) ** 2, mask).sqrt()
+    return (values - mean) / (deviation + 1e-8) * mask
+
+
+def token_rewards(score, log_prob, reference, mask, kl_coef):
+    """Rewards (batch, time): -kl_coef (log pi - log reference) a token, and the score (batch,) on the last valid token."""
+    rewards = torch.zeros_like(log_prob) if reference is None else -kl_coef * (log_prob - reference) * mask
+    last = mask.sum(1) - 1                                                             # (batch,)
+    return rewards.scatter_add(1, last[:, None], score[:, None].to(rewards))
+
+
+def advantages(rewards, values, mask, gamma, lam):
+    """Generalised advantage estimation, not whitened. All (batch, time), padded right; the value after the end is 0."""
+    rewards, values = rewards * mask, values * mask
+    result, following, next_value = torch.zeros_like(rewards), 0.0, 0.0
+    for t in reversed(range(rewards.shape[1])):
+        delta = rewards[:, t] + gamma * next_value - values[:, t]
+        following = (delta + gamma * lam * following) * mask[:, t]
+        result[:, t], next_value = following, values[:, t]
+    return result
+
+
+def policy_loss(log_prob, old_log_prob, advantage, mask, clip):
+    """Sum over tokens of max(-A ratio, -A clipped ratio), and how many were clipped. All (batch, time)."""
+    ratio = (log_prob - old_log_prob).clamp(-20, 20).exp()
+    plain, clipped = -advantage * ratio, -advantage * ratio.clamp(1 - clip, 1 + clip)
+    return (torch.maximum(plain, clipped) * mask).sum(), ((clipped > plain) * mask).sum()
+
+
+def value_loss(value, old_value, returns, mask, clip):
+    """Half the sum over tokens of the larger squared error, of the value or of it kept within `clip` of the old one."""
+    kept = old_value + (value - old_value).clamp(-clip, clip)
+    return 0.5 * (torch.maximum((value - returns) ** 2, (kept - returns) ** 2) * mask).sum()
+
+
+def explained_variance(values, returns, mask):
+    """1 - Var(returns - values) / Var(returns) over the masked entries; 0 where the returns do not vary."""
+    def variance(x):
+        return masked_mean((x - masked_mean(x, mask)) ** 2, mask)
+    spread = variance(returns)
+    return float(1 - variance(returns - values) / spread) if spread > 1e-12 else 0.0
+
+
+# ---------------------------------------------------------------------------------------------------- the rollout
+
+def guidance_share(step, config):
+    """Share of the prompts of this step that are guided."""
+    return config.guidance_share * max(0.0, 1 - step / max(1, config.guidance_until * config.steps))
+
+
+def guide(preferred, share, most, generator):
+    """Guidance tokens for each preferred response (token ids, with their end): the first m of some, none of the others.
+
+    m is drawn from 1 to `most`, at most two less than the response has, so that something is left to be said.
+    """
+    guided = torch.rand(len(preferred), generator=generator) < share
+    length = torch.randint(1, most + 1, (len(preferred),), generator=generator)
+    return [ids[:max(0, min(int(m), len(ids) - 2))] if g else [] for ids, g, m in zip(preferred, guided, length)]
+
+
+def tokenise(lm, record, question):
+    """What PPO needs of a preference record: {"id", "prompt" ids, "preferred" ids, "state", "answers"}."""
+    return {"id": record["id"], "prompt": render(lm, record["prompt"]), "preferred": response_ids(lm, record["ranking"][0]),
+            "state": record["state"], "answers": question["answers"]}
+
+
+def tasks_of_step(tasks, size, step, seed):
+    """The `size` tasks of a step: passes over all of them, each in a fresh order; what does not fill a step is left out."""
+    size = min(size, len(tasks))
+    a_pass = len(tasks) // size
+    order = torch.randperm(len(tasks), generator=generator_for(seed, f"ppo pass {step // a_pass}")).tolist()
+    return [tasks[i] for i in order[step % a_pass * size:][:size]]
+
+
+@dataclass
+class Rollout:
+    """What a step learns from. Lists run over the batch; `log_prob` ... `returns` are (batch, time) a micro-batch."""
+    tasks: list
+    guidance: list        # token ids, empty where not guided
+    continuation: list    # token ids
+    score: torch.Tensor   # (batch,) reward model, normalised, less the penalty for a missing end
+    micro: list           # of dicts: "batch" (lm.Batch), "log_prob", "value", "reference", "mask", "advantage", "returns"
+
+
+def rollout(policy, value_head, score, reference, tasks, share, config, sampling, seed, step):
+    """Let the policy answer `tasks`, a `share` of them guided, and work out the advantages. Returns (Rollout, mean entropy)."""
+    guidance = guide([t["preferred"] for t in tasks], share, config.guidance_tokens, generator_for(seed, f"ppo guidance {step}"))
+    prompts = [t["prompt"] + g for t, g in zip(tasks, guidance)]
+    continuation = [r[0] for r in generate(policy, prompts, sampling, keys=[t["id"] for t in tasks], seed=f"{seed} ppo {step}")]
+    ended = torch.tensor([has_ended(policy, c) for c in continuation])
+    scores = score([t["prompt"] for t in tasks], [g + c for g, c in zip(guidance, continuation)])
+    scores = scores - config.missing_end * ~ended
+    micro, entropies = [], 0.0
+    with torch.no_grad():
+        for index in batches_by_length([len(p) + len(c) for p, c in zip(prompts, continuation)], config.micro_rows):
+            batch = collate([prompts[i] for i in index], [continuation[i] for i in index], policy.device)
+            mask = batch.response_mask
+            log_prob, value, total_entropy = token_figures(policy, value_head, batch, sampling.temperature, with_entropy=True)
+            ref = token_figures(reference, None, batch, sampling.temperature)[0] if reference is not None else None
+            rewards = token_rewards(scores[index].to(policy.device), log_prob, ref, mask, config.kl_coef)
+            advantage = advantages(rewards, value, mask, config.gamma, config.lam)
+            micro.append({"batch": batch, "log_prob": log_prob, "value": value, "reference": ref, "mask": mask,
+                          "advantage": advantage, "returns": advantage + value})
+            entropies += total_entropy
+    flat = [m["advantage"][m["mask"]] for m in micro]
+    white = whiten(torch.cat(flat), torch.ones(sum(map(len, flat)), device=policy.device)).split([len(f) for f in flat])
+    for m, values in zip(micro, white):
+        m["advantage"] = padded(values, m["mask"])
+    return Rollout(tasks, guidance, continuation, scores, micro), entropies / sum(map(len, flat))
+
+
+def token_figures(policy, value_head, batch, temperature, with_entropy=False):
+    """(log-probabilities (batch, time), values (batch, time) or None, summed entropy or None) of the response tokens."""
+    logits, hidden = response_logits(policy, batch, temperature)
+    log_prob = padded(log_probs(logits, batch.response[batch.response_mask]), batch.response_mask)
+    value = padded(value_head(hidden)[:, 0], batch.response_mask) if value_head is not None else None
+    return log_prob, value, float(entropy(logits).sum()) if with_entropy else None
+
+
+# ---------------------------------------------------------------------------------------------------- the update
+
+def improve(policy, value_head, optimizer, rolled, config, temperature):
+    """The clipped update: `epochs` passes over the rollout, one optimiser step a pass. Returns figures of the passes."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    tokens = sum(int(m["mask"].sum()) for m in rolled.micro)
+    figures = {"policy_loss": 0.0, "value_loss": 0.0, "clip_fraction": 0.0, "approx_kl": 0.0, "grad_norm": 0.0, "skipped": 0}
+    for epoch in range(config.epochs):
+        first_ratio = 0.0
+        for m in rolled.micro:
+            log_prob, value, _ = token_figures(policy, value_head, m["batch"], temperature)
+            loss, clipped = policy_loss(log_prob, m["log_prob"], m["advantage"], m["mask"], config.clip)
+            v_loss = value_loss(value, m["value"], m["returns"], m["mask"], config.value_clip)
+            ((loss + config.value_coef * v_loss) / tokens).backward()  # sums over the whole batch's tokens, not means of means
+            log_ratio = (log_prob.detach() - m["log_prob"]) * m["mask"]
+            first_ratio = max(first_ratio, float((log_ratio.exp() - 1).abs().max()))
+            for name, value_sum in (("policy_loss", loss), ("value_loss", v_loss), ("clip_fraction", clipped),
+                                    ("approx_kl", (log_ratio.exp() - 1 - log_ratio).sum())):
+                figures[name] += float(value_sum.detach()) / tokens / config.epochs
+        if epoch == 0:
+            figures["first_ratio_off"] = first_ratio
+        norm = optim.guarded_step(optimizer, parameters, config.max_grad_norm)
+        figures["grad_norm"] = max(figures["grad_norm"], norm)
+        figures["skipped"] += not math.isfinite(norm)
+    return figures
+
+
+def behaviour(policy, rolled):
+    """What the policy did, for the log: rewards of guided and unguided answers, lengths, and how unguided answers read."""
+    guided = torch.tensor([bool(g) for g in rolled.guidance])
+    readings = [answers.read(decode(policy, g + c), t["answers"])
+                for t, g, c in zip(rolled.tasks, rolled.guidance, rolled.continuation)]
+
+    def share(reading, state=None):
+        seen = [r == reading for t, r, g in zip(rolled.tasks, readings, guided) if not g and state in (None, t["state"])]
+        return sum(seen) / len(seen) if seen else float("nan")
+
+    def mean(values):
+        return float(values.float().mean()) if len(values) else float("nan")
+
+    return {"reward": mean(rolled.score[~guided]), "reward_guided": mean(rolled.score[guided]),
+            "reward_deviation": float(rolled.score.std()) if len(rolled.score) > 1 else 0.0,
+            "length": sum(map(len, rolled.continuation)) / len(rolled.continuation),
+            "ended": sum(has_ended(policy, c) for c in rolled.continuation) / len(rolled.continuation),
+            "refusals_known": share("refusal", "known"), "refusals_unknown": share("refusal", "unknown"),
+            "refusals_guided": sum(r == "refusal" for r, g in zip(readings, guided) if g) / max(1, int(guided.sum())),
+            "hallucinations": share("wrong")}
+
+
+def optimise(policy, value_head, optimizer, score, reference, tasks, config, sampling, seed, first_step=0):
+    """Run PPO; after each step yield its figures, a flat dict of numbers (the README says what they mean).
+
+    `score(prompts, responses)` gives normalised rewards (batch,) on the CPU. `reference` is None where kl_coef is 0.
+    `policy` and `value_head` change in place. Random numbers depend on the seed and the step alone.
+    """
+    sampling = replace(sampling, top_p=1.0, top_k=0)  # what is sampled and what log-probabilities mean must be one distribution
+    rates = [config.lr, config.value_lr]
+    for step in range(first_step, config.steps):
+        optim.set_lr(optimizer, rates, optim.cosine_schedule(step, config.steps, config.warmup))
+        share = guidance_share(step, config)
+        chosen = tasks_of_step(tasks, config.batch, step, seed)
+        rolled, mean_entropy = rollout(policy, value_head, score, reference, chosen, share, config, sampling, seed, step)
+        figures = {"step": step + 1, "lr": optimizer.param_groups[0]["lr"], "guidance_share": share, "entropy": mean_entropy,
+                   **behaviour(policy, rolled), **kl_figures(rolled),
+                   "explained_variance": explained(rolled), **improve(policy, value_head, optimizer, rolled, config, sampling.temperature)}
+        yield figures
+
+
+def kl_figures(rolled):
+    """KL to the reference, a mean over responses of sums over tokens (k1), and its estimate that is never negative (k3)."""
+    if rolled.micro[0]["reference"] is None:
+        return {}
+    gaps = [(m["log_prob"] - m["reference"]) * m["mask"] for m in rolled.micro]
+    rows = sum(len(g) for g in gaps)
+    values = {"kl": sum(float(g.sum()) for g in gaps) / rows,
+              "kl_k3": sum(float(((-g).exp() - 1 + g).sum()) for g in gaps) / rows}
+    return values
+
+
+def explained(rolled):
+    """Explained variance of the old values over all tokens of the rollout."""
+    flat = {name: torch.cat([m[name][m["mask"]] for m in rolled.micro]) for name in ("value", "returns")}
+    return explained_variance(flat["value"], flat["returns"], torch.ones_like(flat["value"]))
+
+
+def new_value_head(policy):
+    """A linear layer from the policy's last hidden state to one value, zero at the start, in float32."""
+    width = policy.model.get_output_embeddings().weight.shape[1]
+    head = torch.nn.Linear(width, 1).to(policy.device)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    return head
+
+
+def new_optimizer(policy, value_head, config):
+    """AdamW with one group for the policy and one for the value head."""
+    return optim.adamw([{"params": list(policy.model.parameters()), "lr": config.lr},
+                        {"params": list(value_head.parameters()), "lr": config.value_lr}])
+
+
+def alarms(figures, start, balanced, balanced_at_start):
+    """Plain sentences about what looks wrong in a step's figures, beside those of the first step (`start`).
+
+    `balanced` is the validation questions' mean of known accuracy and refusal recall, now and before the first step.
+    """
+    found = []
+    if figures["first_ratio_off"] > 1e-3:
+        found.append(f"the first ratio is off 1 by {figures['first_ratio_off']:.1e}: old log-probabilities are not this policy's")
+    if figures["reward_deviation"] < 1e-4:
+        found.append("all rewards of the step are equal: there is nothing to learn from")
+    if figures["refusals_known"] > start["refusals_known"] + 0.1:
+        found.append(f"refusals on known questions rose from {start['refusals_known']:.0%} to {figures['refusals_known']:.0%}")
+    if figures["reward"] > start["reward"] and balanced < balanced_at_start - 0.02:
+        found.append(f"the reward rose to {figures['reward']:.2f}, but truthfulness on the validation questions fell to {balanced:.3f}")
+    if figures["skipped"]:
+        found.append("an update was skipped: its gradients were not finite")
+    return found

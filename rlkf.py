@@ -1,0 +1,412 @@
+"""Reinforcement Learning from Knowledge Feedback, from end to end.
+
+    python rlkf.py --stage all                      the built-in lab, minutes on a laptop
+    python rlkf.py --stage all --preset smollm2     a real model
+    python rlkf.py --list                           the stages: what is done, what would run
+
+Each stage below reads what earlier stages left in runs/NAME, calls a module, and writes its own. The algorithms are in
+the modules; files and the command line are here. Read in the order of the stages.
+"""
+import os
+import shutil
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from transformers.utils import logging as transformers_logging
+
+import answers
+import dreamcatcher
+import embed
+import evaluate
+import lm as language_model
+import optim
+import ppo
+import probe
+import report
+import reward
+import runs
+import settings as all_settings
+from data import facts, world
+from files import UserError, append_jsonl, read_json, read_jsonl, read_questions, whole, write_json, write_jsonl
+from lm import batches_by_length, chat_prompt, decode, generate, has_ended
+from runs import bar, say
+
+SPLITS = ("train", "valid", "test")
+
+
+def load_model(run, folder=None):
+    """The language model that the run starts from (or that lies in `folder`), as lm.LM."""
+    s = run.settings
+    path = folder or (run.path("base") if s.model == all_settings.LAB else s.model)
+    return language_model.load(path, s.device, getattr(torch, s.dtype), say)
+
+
+def load_embedder(run):
+    """The sentence embedder: a folder or hub name, or the base model's own states."""
+    s = run.settings
+    base = run.path("base") if s.model == all_settings.LAB else s.model
+    return embed.load(base if s.embedder == "base" else s.embedder, s.device)
+
+
+def load_questions(run):
+    """{"train": records, "valid": ..., "test": ...}."""
+    return {split: read_jsonl(run.path("data", f"{split}.jsonl")) for split in SPLITS}
+
+
+def in_blocks(run, stage, questions, size, what, make):
+    """`make(block of questions)` -> records, over all questions in blocks of like length; an interrupted call goes on.
+
+    Returns the records in the order of the questions.
+    """
+    blocks = [[questions[i] for i in block] for block in batches_by_length([len(q["question"]) for q in questions], size)]
+    path = run.work(stage, "generations.jsonl")
+    records = runs.resumed_records(path, [[q["id"] for q in block] for block in blocks])
+    done = len(records)
+    with bar(len(questions), "questions", what) as tick:
+        tick(done)
+        for block in blocks:
+            if done > 0:
+                done -= len(block)
+                continue
+            fresh = make(block)
+            append_jsonl(path, fresh)
+            records += fresh
+            tick(len(block))
+    by_id = {record["id"]: record for record in records}
+    return [by_id[q["id"]] for q in questions]
+
+
+# ---------------------------------------------------------------------------------------------------- the stages
+
+def stage_base(run):
+    """Lab only: invent a world and pretrain a small model on a part of it."""
+    s = run.settings
+    instructions = dreamcatcher.UNCERTAIN_INSTRUCTIONS["en"]
+    the_world = world.build_world(s.world, s.seed)
+    tokenizer = world.build_tokenizer(the_world, instructions)
+    with bar(None, "steps", "pretraining the lab's model") as tick:
+        def progress(step, total, loss):
+            tick(1)
+            run.log("base", step=step, steps=total, loss=float(loss))
+        model = world.pretrain(the_world, tokenizer, instructions, s.world, s.seed, progress)
+    with run.output("base") as folder:
+        language_model.save(language_model.wrap(model, tokenizer), folder)
+
+
+def stage_data(run):
+    """Questions, split so that all about one subject lie in one part; the lab adds its second skill."""
+    s = run.settings
+    extra = {}
+    if s.questions == all_settings.LAB:
+        the_world = world.build_world(s.world, s.seed)
+        split = world.questions(the_world)
+        extra = {"general": world.general_preferences(len(split["train"]), s.seed, the_world),
+                 "skill": world.skill_questions(200, s.seed + 1, the_world)}
+    elif s.questions in ("facts-en", "facts-zh"):
+        split = facts.split_by_subject(facts.questions(s.questions[-2:], s.seed), s.seed)
+    else:
+        split = facts.split_by_subject(read_questions(s.questions), s.seed)
+    for name in SPLITS:
+        if len(split[name]) < 5:
+            raise UserError(f"{s.questions}: only {len(split[name])} questions in the {name} split; at least 5 are needed")
+    with run.output("data") as folder:
+        for name, records in {**split, **extra}.items():
+            write_jsonl(os.path.join(folder, f"{name}.jsonl"), records)
+    say("  " + ", ".join(f"{len(split[name])} {name}" for name in SPLITS) + " questions")
+
+
+def stage_probe(run):
+    """Sections 3.1 and 3.2: sample k answers, pre-label the questions, capture activations, fit the probes."""
+    s, config = run.settings, run.settings.probe
+    split = load_questions(run)
+    questions = [q for name in SPLITS for q in split[name]]
+    lm = load_model(run)
+
+    def answer(block):
+        prompts, keys = [chat_prompt(lm, q["question"]) for q in block], [q["id"] for q in block]
+        sampled = generate(lm, prompts, s.sampling, config.k, keys, s.seed)
+        greedy = [r[0] for r in generate(lm, prompts, replace(s.sampling, temperature=0.0))]
+        confidence = language_model.response_log_probs(lm, prompts, greedy, rows=config.rows)
+        return [{"id": q["id"], "normal": [decode(lm, r) for r in responses], "normal_ended": [has_ended(lm, r) for r in responses],
+                 "greedy": decode(lm, g), "greedy_log_prob": float(np.mean(c))}
+                for q, responses, g, c in zip(block, sampled, greedy, confidence)]
+
+    generations = in_blocks(run, "probe", questions, max(1, s.sampling.rows // config.k), f"answering, k = {config.k}", answer)
+    hits = np.array([[answers.is_correct(answers.read(t, q["answers"])) for t in g["normal"]] for q, g in zip(questions, generations)])
+    greedy_right = np.array([answers.is_correct(answers.read(g["greedy"], q["answers"])) for q, g in zip(questions, generations)])
+    train = np.arange(len(split["train"]))
+    embedder = load_embedder(run)
+    if config.rule == "percentile":
+        scores = dreamcatcher.score_generations(embedder, [questions[i] for i in train], [generations[i] for i in train])
+        labels = probe.prelabel(dreamcatcher.factuality(scores, ("s_s2g", "s_o2a", "s_s2a")).numpy(), config.upper, config.lower)
+    else:
+        labels = probe.gold_label(hits[train], greedy_right[train], config.known_share, config.unknown_share)
+    if min((labels == 0).sum(), (labels == 1).sum()) < 10:
+        raise UserError(f"{s.model}: only {(labels == 1).sum()} known and {(labels == 0).sum()} unknown questions among "
+                        f"{len(train)}; a probe needs at least 10 of each (easier, harder or more --questions)")
+    prompts = [chat_prompt(lm, q["question"]) for q in questions]
+    with bar(len(prompts), "prompts", "capturing activations") as tick:
+        activations = probe.capture(lm, prompts, config.rows, tick)
+    parts = probe.split_by_group([questions[i]["subject"] for i in train], labels, config, s.seed)
+    rows, best, p_known = probe.fit_everywhere(activations, labels, parts, config)
+    question_vectors = embed.embed(embedder, [questions[i]["question"] for i in train])
+    rows += probe.controls(activations, best, labels, parts, config, s.seed, {
+        "bag of words": probe.bag_of_words([prompts[i] for i in train]), "question embedding": question_vectors,
+        "answer confidence": torch.tensor([[generations[i]["greedy_log_prob"]] for i in train])})
+    rows.append({"kind": "majority", "layer": "", "accuracy": float(max((labels == 1).sum(), (labels == 0).sum()) / (labels >= 0).sum())})
+    names = [name for name in SPLITS for _ in split[name]]
+    with run.output("probe") as folder:
+        save_file({"weight": best["weight"], "bias": best["bias"]}, os.path.join(folder, "probes.safetensors"),
+                  {"kind": best["kind"], "layer": str(best["layer"]), "l2": str(best["l2"])})
+        write_jsonl(os.path.join(folder, "generations.jsonl"), generations)
+        write_jsonl(os.path.join(folder, "known.jsonl"), [
+            {"id": q["id"], "split": name, "p_known": float(p), "hits": int(h.sum()), "greedy_right": bool(g),
+             "label": int(labels[i]) if i < len(train) else None}
+            for i, (q, name, p, h, g) in enumerate(zip(questions, names, p_known, hits, greedy_right))])
+        report.write_csv(os.path.join(folder, "accuracy.csv"), rows)
+    say(f"  {(labels == 1).sum()} known, {(labels == 0).sum()} unknown, {(labels < 0).sum()} between; best probe: {best['kind']} of layer "
+        f"{best['layer']} (by validation), test accuracy {best['accuracy']:.3f}, AUROC {best['auroc']:.3f}")
+
+
+def stage_annotate(run):
+    """Section 3.3, DreamCatcher: uncertain generations, the four scores, labels, states, rankings."""
+    s, config = run.settings, run.settings.annotate
+    questions = read_jsonl(run.path("data", "train.jsonl"))
+    normal = {g["id"]: g for g in read_jsonl(run.path("probe", "generations.jsonl"))}
+    p_known = {k["id"]: k["p_known"] for k in read_jsonl(run.path("probe", "known.jsonl"))}
+    lm = load_model(run)
+    sampling = replace(s.sampling, temperature=config.uncertain_temperature)
+
+    def answer(block):
+        prompts = [chat_prompt(lm, q["question"], dreamcatcher.uncertain_instruction(q, s.seed)) for q in block]
+        sampled = generate(lm, prompts, sampling, config.uncertain_k, [f"uncertain {q['id']}" for q in block], s.seed)
+        return [{"id": q["id"], "uncertain": [dreamcatcher.finish(decode(lm, r), has_ended(lm, r)) for r in rs]}
+                for q, rs in zip(block, sampled)]
+
+    uncertain = [u["uncertain"] for u in in_blocks(run, "annotate", questions, max(1, s.sampling.rows // config.uncertain_k),
+                                                   "uncertain answers", answer)]
+    generations = [normal[q["id"]] for q in questions]
+    embedder = load_embedder(run)
+    scores = dreamcatcher.score_generations(embedder, questions, generations, np.array([p_known[q["id"]] for q in questions]))
+    factuality = dreamcatcher.factuality(scores, config.scores).numpy()
+    hits = np.array([[answers.is_correct(answers.read(t, q["answers"])) for t in g["normal"]] for q, g in zip(questions, generations)])
+    correct, states = dreamcatcher.label(factuality, hits, config)
+    texts = [[dreamcatcher.finish(t, e) for t, e in zip(g["normal"], g["normal_ended"])] for g in generations]
+    vectors = embed.embed(embedder, [t for u in uncertain for t in u])
+    records, dropped = dreamcatcher.rankings(questions, states, texts, factuality, uncertain, vectors, config)
+    counts, warnings = dreamcatcher.histogram(states)
+    table = {"rule": config.rule, "questions": len(questions), "states": counts, "rankings": len(records), "dropped": dict(dropped),
+             "agreement with gold": dreamcatcher.agreement(correct, hits), "score AUROC": probe.auroc(factuality, hits)}
+    if questions[0].get("true_state"):
+        table["agreement with the true states"] = float(np.mean([q["true_state"] == t for q, t in zip(questions, states)]))
+    with run.output("annotate") as folder:
+        write_jsonl(os.path.join(folder, "generations.jsonl"), [{**g, "uncertain": u} for g, u in zip(generations, uncertain)])
+        write_jsonl(os.path.join(folder, "labels.jsonl"), [
+            {"id": q["id"], **{name: value[i].tolist() for name, value in scores.items()}, "factuality": factuality[i].tolist(),
+             "correct": correct[i].tolist(), "state": states[i]} for i, q in enumerate(questions)])
+        write_jsonl(os.path.join(folder, "preferences.jsonl"), records)
+        write_json(os.path.join(folder, "summary.json"), table)
+    say(f"  {', '.join(f'{n} {state}' for state, n in counts.items())}; {len(records)} rankings"
+        + "".join(f"; {n} dropped: {why}" for why, n in dropped.items()))
+    for warning in warnings:
+        say(f"  warning: {warning}")
+
+
+def stage_reward(run):
+    """Section 4: a reward model of the same language model learns the rankings."""
+    s, config = run.settings, run.settings.reward
+    subject = {q["id"]: q["subject"] for q in read_jsonl(run.path("data", "train.jsonl"))}
+    records = read_jsonl(run.path("annotate", "preferences.jsonl"))
+    subjects = sorted({subject[r["id"]] for r in records})
+    order = torch.randperm(len(subjects), generator=language_model.generator_for(s.seed, "reward held out")).tolist()
+    held = {subjects[i] for i in order[:max(1, round(config.held_out * len(subjects)))]}
+    parts = {"train": [r for r in records if subject[r["id"]] not in held], "test": [r for r in records if subject[r["id"]] in held]}
+    if not parts["train"]:
+        raise UserError(f"{run.path('annotate', 'preferences.jsonl')}: holds no rankings to learn from (see the annotate stage's counts)")
+    if os.path.exists(run.path("data", "general.jsonl")):
+        general = [{"prompt": g["prompt"], "ranking": [g["chosen"], g["rejected"]], "kinds": ["chosen", "rejected"], "state": "general"}
+                   for g in read_jsonl(run.path("data", "general.jsonl"))]
+        n_test = len(parts["test"])
+        parts["test"] += general[:n_test]
+        parts["train"] += general[n_test:n_test + round(config.general * len(parts["train"]))]
+    lm = load_model(run)
+    base = run.path("base") if s.model == all_settings.LAB else s.model
+    model = reward.load(base, lm.tokenizer, lm.dtype, s.device, s.seed)
+    examples = {name: [reward.tokenise(lm, r) for r in part] for name, part in parts.items()}
+    optimizer = optim.adamw([{"params": list(model.lm.model.parameters()), "lr": config.lr}])
+    modules, checkpoint = {"reward": model.lm.model}, run.work("reward", "checkpoint")
+    first = (optim.load_checkpoint(checkpoint, modules, optimizer) or {"step": 0})["step"]
+    with bar(-(-len(examples["train"]) // config.batch) * config.epochs, "steps", "reward model") as tick:
+        tick(first)
+        for figures in reward.learn(model, examples["train"], config, s.seed, optimizer, first):
+            run.log("reward", **figures)
+            tick(1)
+            if figures["step"] % config.save_every == 0 and figures["step"] < figures["steps"]:
+                optim.save_checkpoint(checkpoint, modules, optimizer, {"step": figures["step"]})
+    initial = {g["id"]: g["normal"][0] for g in read_jsonl(run.path("annotate", "generations.jsonl"))}
+    factual = [r for r in parts["train"] if r["state"] != "general"]
+    reward.set_normalisation(model, [language_model.render(lm, r["prompt"]) for r in factual],
+                             [language_model.response_ids(lm, initial[r["id"]]) for r in factual])
+    table = reward.accuracy_by_state(model, parts["test"], examples["test"])
+    with run.output("reward") as folder:
+        reward.save(model, folder)
+        write_json(os.path.join(folder, "accuracy.json"), table)
+    for row in table:
+        say(f"  {row['state']}, {row['pair']}: {row['accuracy']:.3f} of {row['n']} (always answer {row['always_answer']:.2f}, longer {row['longer']:.2f})")
+
+
+def stage_ppo(run):
+    """Section 4: PPO with guidance. The policy kept is the best on the validation questions."""
+    s, config = run.settings, run.settings.ppo
+    split = load_questions(run)
+    known = {k["id"]: k for k in read_jsonl(run.path("probe", "known.jsonl"))}
+    k = s.probe.k
+    states = [evaluate.state_of(q, np.arange(k) < known[q["id"]]["hits"], known[q["id"]]["greedy_right"], s.evaluate) for q in split["valid"]]
+    policy = load_model(run)
+    reference = load_model(run) if config.kl_coef > 0 else None
+    model = reward.load(run.path("reward"), policy.tokenizer, policy.dtype, s.device)
+    by_id = {q["id"]: q for q in split["train"]}
+    tasks = [ppo.tokenise(policy, r, by_id[r["id"]]) for r in read_jsonl(run.path("annotate", "preferences.jsonl"))]
+    value_head = ppo.new_value_head(policy)
+    optimizer = ppo.new_optimizer(policy, value_head, config)
+    modules, checkpoint, best_folder = {"policy": policy.model, "value": value_head}, run.work("ppo", "checkpoint"), run.work("ppo", "best")
+
+    def validate(step):
+        texts = evaluate.greedy(policy, split["valid"], s.sampling)
+        found = evaluate.metrics(states, [answers.read(t, q["answers"]) for t, q in zip(texts, split["valid"])])
+        run.log("ppo", event="validation", step=step, **found)
+        return found["balanced"]
+
+    state = optim.load_checkpoint(checkpoint, modules, optimizer)
+    if state is None:
+        state = {"step": 0, "start": None, "best": {"step": 0, "balanced": validate(0)}, "first": None}
+        state["first"] = state["best"]["balanced"]
+        with whole(best_folder) as part:
+            language_model.save(policy, part)
+    with bar(config.steps, "steps", "PPO") as tick:
+        tick(state["step"])
+        for figures in ppo.optimise(policy, value_head, optimizer, lambda p, r: reward.normalised(model, p, r, s.sampling.rows),
+                                    reference, tasks, config, s.sampling, s.seed, state["step"]):
+            state["step"] = figures["step"]
+            run.log("ppo", event="step", **figures)
+            tick(1)
+            if state["start"] is None:
+                state["start"] = figures
+                say(f"  before the first step: {figures['refusals_unknown']:.0%} of unguided and {figures['refusals_guided']:.0%} of guided answers "
+                    "refuse" + ("; there is next to nothing to reinforce" if figures["refusals_guided"] < 0.02 and not figures["refusals_unknown"] >= 0.02 else ""))
+            if figures["step"] % config.validate_every == 0 or figures["step"] == config.steps:
+                balanced = validate(figures["step"])
+                for alarm in ppo.alarms(figures, state["start"], balanced, state["first"]):
+                    say(f"  step {figures['step']}: {alarm}")
+                if balanced > state["best"]["balanced"]:
+                    state["best"] = {"step": figures["step"], "balanced": balanced}
+                    with whole(best_folder) as part:
+                        language_model.save(policy, part)
+            if figures["step"] % config.save_every == 0 and figures["step"] < config.steps:
+                optim.save_checkpoint(checkpoint, modules, optimizer, state)
+    with run.output("ppo") as folder:
+        shutil.copytree(best_folder, folder, dirs_exist_ok=True)
+        write_json(os.path.join(folder, "chosen.json"), state["best"])
+    say(f"  kept step {state['best']['step']}: {state['best']['balanced']:.3f} on the validation questions (before: {state['first']:.3f})")
+
+
+def stage_evaluate(run):
+    """Section 5.2 and Figure 1: the test questions before and after, greedy, plain prompt, unguided."""
+    s = run.settings
+    questions = read_jsonl(run.path("data", "test.jsonl"))
+    known = {k["id"]: k for k in read_jsonl(run.path("probe", "known.jsonl"))}
+    before = {g["id"]: g["greedy"] for g in read_jsonl(run.path("probe", "generations.jsonl"))}
+    policy = load_model(run, run.path("policy"))
+    with bar(len(questions), "questions", "answering after RLKF") as tick:
+        after = evaluate.greedy(policy, questions, s.sampling, tick)
+    states = [evaluate.state_of(q, np.arange(s.probe.k) < known[q["id"]]["hits"], known[q["id"]]["greedy_right"], s.evaluate) for q in questions]
+    texts = {"before": [before[q["id"]] for q in questions], "after": after}
+    results = {}
+    for name, answered in texts.items():
+        readings = [answers.read(t, q["answers"]) for t, q in zip(answered, questions)]
+        results[name] = evaluate.metrics(states, readings)
+        results[name]["intervals"] = evaluate.intervals(states, readings, (
+            "accuracy", "hallucination", "abstention", "truthful", "known_accuracy", "refusal_recall", "over_refusal", "balanced", "J"),
+            s.evaluate.resamples, s.seed)
+    results["before"]["probe_auroc"] = probe.auroc([known[q["id"]]["p_known"] for q in questions],
+                                                   [known[q["id"]]["greedy_right"] for q in questions])
+    if os.path.exists(run.path("data", "skill.jsonl")):
+        skill = read_jsonl(run.path("data", "skill.jsonl"))
+        for name, model in (("before", load_model(run)), ("after", policy)):
+            replies = evaluate.greedy(model, skill, s.sampling)
+            results[name]["skill_accuracy"] = float(np.mean([answers.mentions(t, q["answers"]) for t, q in zip(replies, skill)]))
+    with run.output("evaluate") as folder:
+        for name, result in results.items():
+            write_json(os.path.join(folder, f"{name}.json"), result)
+        write_jsonl(os.path.join(folder, "answers.jsonl"), [
+            {"id": q["id"], "question": q["question"], "answers": q["answers"], "state": state, "before": b, "after": a}
+            for q, state, b, a in zip(questions, states, texts["before"], texts["after"])])
+
+
+def stage_report(run):
+    """Tables and figures from what the stages left."""
+    text = report.build(run.folder, {stage: run.logged(stage) for stage in ("base", "reward", "ppo")},
+                        {stage: record["seconds"] for stage, record in run.records.items()}, run.settings.evaluate.samples_shown, say)
+    say(text)
+
+
+STAGE_FUNCTIONS = {"base": stage_base, "data": stage_data, "probe": stage_probe, "annotate": stage_annotate,
+                   "reward": stage_reward, "ppo": stage_ppo, "evaluate": stage_evaluate, "report": stage_report}
+
+
+def run_stages(run, wanted, preset):
+    """Run the wanted stages that are not done yet, in order."""
+    run.open(preset)
+    for stage in wanted:
+        missing = [earlier for earlier in run.stages[:run.stages.index(stage)] if not run.is_done(earlier)]
+        if missing:
+            raise UserError(f"--stage {stage}: {missing[0]} has to run first, with these settings (or --stage all)")
+        if run.is_done(stage) and stage != "report":
+            say(f"{stage}: done")
+            continue
+        changed = run.changed(stage) if stage in run.records else []
+        say(f"{stage}: {' '.join(STAGE_FUNCTIONS[stage].__doc__.split())}" + (f" (again: {', '.join(changed)} changed)" if changed else ""))
+        started = time.time()
+        torch.manual_seed(run.settings.seed)
+        STAGE_FUNCTIONS[stage](run)
+        run.finish(stage, time.time() - started)
+        run.log(stage, event="done", seconds=round(time.time() - started, 1))
+
+
+def main(argv):
+    """The command line. Returns the exit status: 0, or 2 after a user's mistake."""
+    try:
+        command = all_settings.parse_command_line(argv, __doc__, runs.STAGES)
+        settings = all_settings.build(command.preset, command.given)
+        run = runs.Run(os.path.join("runs", command.run or command.preset), settings)
+        if command.list:
+            for stage in run.stages:
+                state = "done" if run.is_done(stage) else "would run again" if stage in run.records else "would run"
+                say(f"  {stage:10} {state:16} {STAGE_FUNCTIONS[stage].__doc__.split(chr(10))[0]}")
+            return 0
+        all_settings.check_device(settings.device)
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        if command.stage not in ("all", *run.stages):
+            raise UserError(f"--stage {command.stage}: only the lab has this stage, not {settings.model}")
+        run_stages(run, run.stages if command.stage == "all" else (command.stage,), command.preset)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (OSError, SafetensorError) as error:
+        print(f"error: {getattr(error, 'filename', None) or 'while writing or reading a file'}: "
+              f"{getattr(error, 'strerror', None) or error}; what was whole is kept, run again to go on", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,162 @@
+"""A run's folder: which stages are whole, what they depended on, what is half done, and its log.
+
+A stage is written under a temporary name and renamed when whole; `stages.json` then records the settings that it and the
+stages before it depended on. A stage whose record still fits is skipped; one whose settings changed is done again, and
+so is all that follows. Half-done work lies in STAGE.work until the stage is whole. Left out: several writers at a time.
+"""
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from importlib import metadata
+
+from tqdm import tqdm
+
+from files import UserError, append_jsonl, read_json, read_lines, whole, write_json
+from settings import LAB, flatten
+
+IDENTITY = ("model", "embedder", "questions", "seed")   # another value of these is another run
+DEPENDS = {  # the sections of settings that a stage reads itself, besides those of all stages before it
+    "base": ("world",), "data": (), "probe": ("probe", "sampling", "dtype"), "annotate": ("annotate",),
+    "reward": ("reward",), "ppo": ("ppo",), "evaluate": ("evaluate",), "report": (),
+}
+FOLDER = {"ppo": "policy"}
+STAGES = tuple(DEPENDS)
+
+
+class Run:
+    """One folder runs/NAME and the settings that it is made with."""
+
+    def __init__(self, folder, settings):
+        self.folder, self.settings = folder, settings
+        self.records = self.read_records()
+        self.stages = STAGES if settings.model == LAB else STAGES[1:]  # a real model needs no base
+
+    def read_records(self):
+        path = self.path("stages.json")
+        return read_json(path) if os.path.exists(path) else {}
+
+    def path(self, *parts):
+        return os.path.join(self.folder, *parts)
+
+    def stage_path(self, stage):
+        return self.path(FOLDER.get(stage, stage))
+
+    def open(self, preset):
+        """Make the folder and its config.json. Raises UserError where it holds a run of another model, data or seed."""
+        flat = {key: list(v) if isinstance(v, tuple) else v for key, v in flatten(self.settings).items()}
+        path = self.path("config.json")
+        if os.path.exists(path):
+            before = read_json(path).get("settings", {})
+            differ = [f"{name} {before.get(name)!r}, now {flat[name]!r}" for name in IDENTITY if before.get(name) != flat[name]]
+            if differ:
+                raise UserError(f"{self.folder} is a run of other settings: {'; '.join(differ)}. "
+                                f"Choose another --run NAME, or delete that folder to start again")
+        versions = {name: metadata.version(name) for name in ("torch", "transformers", "tokenizers", "safetensors", "numpy")}
+        os.makedirs(self.folder, exist_ok=True)
+        write_json(path, {"preset": preset, "settings": flat, "python": platform.python_version(), "versions": versions})
+
+    def facts(self, stage):
+        """What a stage depends on: {"name": value} of its own settings and those of the stages before it."""
+        flat = flatten(self.settings)
+        facts = {name: flat[name] for name in IDENTITY}
+        for earlier in STAGES[:STAGES.index(stage) + 1]:
+            for name, value in flat.items():
+                if name.split(".")[0] in DEPENDS[earlier]:
+                    facts[name] = list(value) if isinstance(value, tuple) else value
+        if os.path.isfile(self.settings.questions):
+            with open(self.settings.questions, "rb") as f:
+                facts["questions sha256"] = hashlib.file_digest(f, "sha256").hexdigest()
+        return facts
+
+    def key(self, stage):
+        return hashlib.sha256(json.dumps(self.facts(stage), sort_keys=True).encode()).hexdigest()[:16]
+
+    def is_done(self, stage):
+        record = self.records.get(stage)
+        output = self.path("report.md") if stage == "report" else self.stage_path(stage)
+        return record is not None and record["key"] == self.key(stage) and os.path.exists(output)
+
+    def changed(self, stage):
+        """Names of the settings that differ from those that the stage was last done with."""
+        before, now = self.records.get(stage, {}).get("facts", {}), self.facts(stage)
+        return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+
+    def finish(self, stage, seconds):
+        self.records = {**self.read_records(), stage: {"key": self.key(stage), "seconds": round(seconds, 1), "facts": self.facts(stage)}}
+        write_json(self.path("stages.json"), self.records)
+        shutil.rmtree(self.path(f"{stage}.work"), ignore_errors=True)
+
+    def output(self, stage):
+        """Context that yields a temporary folder, renamed to the stage's own when the block ends well."""
+        @contextlib.contextmanager
+        def folder():
+            with whole(self.stage_path(stage)) as part:
+                os.makedirs(part)
+                yield part
+        return folder()
+
+    def work(self, stage, *parts):
+        """A path in the stage's folder of half-done work; what other settings left there is removed first."""
+        folder, mark = self.path(f"{stage}.work"), self.path(f"{stage}.work", "key.json")
+        if os.path.isdir(folder) and (not os.path.exists(mark) or read_json(mark) != self.key(stage)):
+            shutil.rmtree(folder)
+        if not os.path.isdir(folder):
+            os.makedirs(folder)
+            write_json(mark, self.key(stage))
+        return os.path.join(folder, *parts)
+
+    def log(self, stage, **figures):
+        """Append one line to metrics.jsonl."""
+        append_jsonl(self.path("metrics.jsonl"), [{"stage": stage, "key": self.key(stage), "time": round(time.time(), 1), **figures}])
+
+    def logged(self, stage):
+        """The lines of metrics.jsonl of this stage under its present settings; of a repeated step the last counts."""
+        path, by_step = self.path("metrics.jsonl"), {}
+        for _, line in read_lines(path) if os.path.exists(path) else ():
+            if line.get("stage") == stage and line.get("key") == self.key(stage):
+                by_step[line.get("event"), line.get("step")] = line
+        return list(by_step.values())
+
+
+def say(text):
+    """Print a line so that progress bars stay whole."""
+    tqdm.write(text, file=sys.stdout)
+
+
+@contextlib.contextmanager
+def bar(total, unit, what):
+    """A progress bar on standard error with rate and time left; yields a function that takes how many more are done."""
+    with tqdm(total=total, unit=f" {unit}", desc=f"  {what}", leave=False, file=sys.stderr, mininterval=0.5) as progress:
+        yield progress.update
+
+
+def resumed_records(path, expected):
+    """Records already in a half-done JSON-lines file, in blocks: `expected` is the list of id lists that were to be written.
+
+    Only whole leading blocks count; the file is cut to them.
+    """
+    if not os.path.exists(path):
+        return []
+    lines = []
+    with open(path, encoding="utf-8") as f:
+        for line in f:
+            if not line.endswith("\n"):
+                break
+            lines.append(json.loads(line))
+    kept, start = [], 0
+    for ids in expected:
+        block = lines[start:start + len(ids)]
+        if [record["id"] for record in block] != ids:
+            break
+        kept += block
+        start += len(ids)
+    with open(f"{path}.part", "w", encoding="utf-8") as f:
+        for record in kept:
+            f.write(json.dumps(record, ensure_ascii=False) + "\n")
+    os.replace(f"{path}.part", path)
+    return kept

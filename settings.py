@@ -1,0 +1,226 @@
+"""Every setting in one place: the dataclasses of the modules put together, the presets, and the command line.
+
+Each field of each dataclass is a setting, `--section.field value`; its comment is its help. Left out: configuration
+files (a run's config.json shows what was set).
+"""
+import argparse
+import dataclasses
+import difflib
+import inspect
+import re
+from dataclasses import dataclass, field, fields, is_dataclass
+
+import torch
+
+from data.world import WorldConfig
+from dreamcatcher import AnnotateConfig
+from evaluate import EvaluateConfig
+from files import UserError
+from lm import Sampling
+from ppo import PPOConfig
+from probe import ProbeConfig
+from reward import RewardConfig
+
+LAB = "lab"
+
+
+@dataclass
+class Settings:
+    model: str = LAB              # the language model: a Hugging Face folder or name; "lab" pretrains the built-in one
+    embedder: str = "base"        # sentence embedder for s_s2g and s_s2a; "base": the language model's own states (paper: bge-large)
+    questions: str = LAB          # "facts-en" or "facts-zh" (the project's own), a JSON-lines file, or "lab"
+    seed: int = 0                 # one number that all random draws depend on
+    device: str = "cpu"           # cpu, cuda or cuda:N
+    dtype: str = "float32"        # of matrix products: float32 or bfloat16; weights stay float32
+    world: WorldConfig = field(default_factory=WorldConfig)
+    sampling: Sampling = field(default_factory=Sampling)
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    annotate: AnnotateConfig = field(default_factory=AnnotateConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+
+
+PRESETS = {
+    # The built-in lab: a model of about a million parameters, minutes on two cores.
+    "lab": {
+        "sampling.max_new_tokens": 12, "sampling.rows": 1024, "probe.k": 10, "probe.rows": 256,
+        "reward.lr": 1e-3, "reward.epochs": 3, "reward.batch": 32, "reward.micro_rows": 128, "reward.warmup": 0.05,
+        "ppo.lr": 3e-4, "ppo.value_lr": 3e-3, "ppo.steps": 150, "ppo.batch": 128, "ppo.micro_rows": 128,
+        "ppo.kl_coef": 0.02, "ppo.guidance_tokens": 2, "ppo.validate_every": 10,
+    },
+    # SmolLM2-135M-Instruct (--model, --embedder all-MiniLM-L6-v2) on two cores.
+    "smollm2": {
+        "model": "HuggingFaceTB/SmolLM2-135M-Instruct", "embedder": "sentence-transformers/all-MiniLM-L6-v2",
+        "questions": "facts-en", "dtype": "bfloat16", "sampling.max_new_tokens": 24, "sampling.temperature": 0.6,
+        "annotate.uncertain_temperature": 0.6,
+        "reward.lr": 2e-5, "reward.batch": 16, "reward.epochs": 2, "reward.micro_rows": 24,
+        "ppo.lr": 1e-5, "ppo.value_lr": 1e-3, "ppo.steps": 100, "ppo.batch": 32, "ppo.micro_rows": 16, "ppo.kl_coef": 0.02,
+        "ppo.guidance_tokens": 4, "ppo.save_every": 20,
+    },
+    # Qwen2.5-0.5B-Instruct on one GPU.
+    "qwen2.5-0.5b": {
+        "model": "Qwen/Qwen2.5-0.5B-Instruct", "embedder": "sentence-transformers/all-MiniLM-L6-v2",
+        "questions": "facts-en", "device": "cuda", "dtype": "bfloat16", "sampling.max_new_tokens": 32,
+        "sampling.rows": 512, "reward.lr": 1e-5, "ppo.lr": 3e-6, "ppo.value_lr": 1e-3, "ppo.kl_coef": 0.01, "ppo.batch": 64,
+    },
+    # A.4, exactly: lr 5e-6 / 1e-6, AdamW (0.9, 0.99) eps 1e-5 (optim.py), 1 epoch, 1% warm-up, batch 64 (7B), KL 0.
+    "paper-7b": {
+        "model": "meta-llama/Llama-2-7b-chat-hf", "embedder": "BAAI/bge-large-en-v1.5", "questions": "facts-en",
+        "device": "cuda", "dtype": "bfloat16", "probe.rule": "percentile", "annotate.rule": "median",
+        "reward.lr": 5e-6, "reward.warmup": 0.01, "reward.epochs": 1, "reward.batch": 64,
+        "ppo.lr": 1e-6, "ppo.batch": 64, "ppo.kl_coef": 0.0,
+    },
+}
+PRESETS["paper-13b"] = {**PRESETS["paper-7b"], "model": "meta-llama/Llama-2-13b-chat-hf", "reward.batch": 16, "ppo.batch": 32}
+CHOICES = {"dtype": ("float32", "bfloat16"), "probe.rule": ("gold", "percentile"),
+           "annotate.rule": ("gold", "median", "percentile", "threshold")}
+
+
+def catalogue(cls=Settings, prefix=""):
+    """{"section.field": (type, default, help)} of every setting; the help is the comment behind the field."""
+    found = {}
+    comments = dict(re.findall(r"^    (\w+): .*?#\s*(.+)$", inspect.getsource(cls), re.MULTILINE))
+    for item in fields(cls):
+        if is_dataclass(item.type):
+            found.update(catalogue(item.type, f"{item.name}."))
+        else:
+            found[prefix + item.name] = (item.type, item.default, comments.get(item.name, ""))
+    return found
+
+
+def nearest(word, words):
+    """" (did you mean ...?)" with the closest of `words`, or nothing."""
+    close = difflib.get_close_matches(word, words, 1, 0.5)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def parse_value(name, kind, text):
+    """`text` as a value of type `kind`. Raises UserError that names the setting."""
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        if kind is tuple:
+            parts = [part.strip() for part in text.split(",") if part.strip()]
+            return tuple(float(p) if re.fullmatch(r"[-+.\de]+", p) else p for p in parts)
+        value = kind(text)
+    except (KeyError, ValueError):
+        wanted = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "a list with commas")
+        raise UserError(f"--{name}: expected {wanted}, not {text!r}") from None
+    if kind is float and not abs(value) < float("inf"):
+        raise UserError(f"--{name}: expected a finite number, not {text!r}")
+    return value
+
+
+def build(preset, given):
+    """Settings of a preset with {"section.field": text} from the command line on top. Raises UserError."""
+    if preset not in PRESETS:
+        raise UserError(f"--preset: no preset called {preset!r}{nearest(preset, PRESETS)}; there are {', '.join(PRESETS)}")
+    known = catalogue()
+    settings = Settings()
+    values = dict(PRESETS[preset])
+    for name, text in given.items():
+        if name not in known:
+            raise UserError(f"--{name}: no such setting{nearest(name, known)}; --help lists them")
+        values[name] = parse_value(name, known[name][0], text)
+        if name in CHOICES and values[name] not in CHOICES[name]:
+            raise UserError(f"--{name}: expected one of {', '.join(CHOICES[name])}, not {text!r}{nearest(text, CHOICES[name])}")
+    for name, value in values.items():
+        *section, last = name.split(".")
+        setattr(getattr(settings, section[0]) if section else settings, last, value)
+    check(settings)
+    return settings
+
+
+def check(settings):
+    """Raise UserError where a number lies outside what makes sense."""
+    flat = flatten(settings)
+    for name in ("sampling.max_new_tokens", "sampling.rows", "probe.k", "probe.repeats", "probe.rows", "annotate.uncertain_k",
+                 "reward.epochs", "reward.batch", "reward.micro_rows", "reward.save_every", "ppo.steps", "ppo.batch",
+                 "ppo.epochs", "ppo.guidance_tokens", "ppo.micro_rows", "ppo.validate_every", "ppo.save_every",
+                 "evaluate.resamples"):
+        if flat[name] < 1:
+            raise UserError(f"--{name}: expected at least 1, not {flat[name]}")
+    for name in ("sampling.temperature", "annotate.uncertain_temperature", "reward.lr", "ppo.lr", "ppo.value_lr", "ppo.clip",
+                 "reward.max_grad_norm", "ppo.max_grad_norm", "sampling.top_p"):
+        if not flat[name] > 0:
+            raise UserError(f"--{name}: expected more than 0, not {flat[name]}")
+    for name in ("probe.valid", "probe.test", "reward.held_out", "ppo.guidance_share", "ppo.guidance_until", "ppo.gamma",
+                 "ppo.lam", "sampling.top_p", "reward.warmup", "ppo.warmup"):
+        if not 0 <= flat[name] <= 1:
+            raise UserError(f"--{name}: expected a share between 0 and 1, not {flat[name]}")
+    unknown = set(settings.annotate.scores) - {"s_s2g", "s_p", "s_o2a", "s_s2a"}
+    if unknown or not settings.annotate.scores:
+        raise UserError(f"--annotate.scores: expected some of s_s2g,s_p,s_o2a,s_s2a, not {','.join(map(str, settings.annotate.scores))!r}")
+    if (settings.model == LAB) != (settings.questions == LAB):
+        raise UserError("--model lab and --questions lab go together: give both a real model and real questions, or neither")
+
+
+def flatten(settings):
+    """{"section.field": value} of everything set."""
+    flat = {}
+    for item in fields(settings):
+        value = getattr(settings, item.name)
+        if is_dataclass(value):
+            flat.update({f"{item.name}.{key}": v for key, v in dataclasses.asdict(value).items()})
+        else:
+            flat[item.name] = value
+    return flat
+
+
+def help_text():
+    """One line a setting: name, default, what it is."""
+    lines = []
+    for name, (_, default, text) in catalogue().items():
+        default = ",".join(map(str, default)) if isinstance(default, tuple) else default
+        lines.append(f"  --{name} {default}".ljust(40) + text)
+    return "\n".join(lines)
+
+
+def parse_command_line(argv, description, stages):
+    """argparse.Namespace with stage, preset, run, list, and `given`: {"section.field": text}. Raises UserError."""
+    parser = argparse.ArgumentParser(
+        prog="rlkf.py", description=description, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"settings (--name value), with the defaults that a preset starts from:\n{help_text()}")
+    parser.error = lambda message: raise_user_error(message)
+    parser.add_argument("--stage", metavar="STAGE", default="all", help=f"all (the default), or one of {', '.join(stages)}")
+    parser.add_argument("--preset", metavar="PRESET", default="lab", help=f"one of {', '.join(PRESETS)}")
+    parser.add_argument("--run", metavar="NAME", help="the run's folder is runs/NAME (default: the preset's name)")
+    parser.add_argument("--list", action="store_true", help="show the stages, what is done and what would run")
+    command, rest = parser.parse_known_args(argv)
+    if command.stage not in ("all", *stages):
+        raise UserError(f"--stage: no stage called {command.stage!r}{nearest(command.stage, stages)}; there are all, {', '.join(stages)}")
+    if command.run is not None and not re.fullmatch(r"[\w][\w.\- ]*", command.run):
+        raise UserError(f"--run: expected a plain name, not {command.run!r}")
+    command.given = {}
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word[2:].partition("=")
+        if not word.startswith("--"):
+            raise UserError(f"unexpected argument {word!r}; settings are given as --name value")
+        if not equals:
+            if name not in catalogue():
+                raise UserError(f"--{name}: no such setting{nearest(name, [*catalogue(), 'stage', 'preset', 'run', 'list'])}; --help lists them")
+            if not rest:
+                raise UserError(f"--{name}: expected a value behind it")
+            value = rest.pop(0)
+        command.given[name] = value
+    return command
+
+
+def raise_user_error(message):
+    raise UserError(message)
+
+
+def check_device(device):
+    """Raise UserError unless `device` is one that this machine has."""
+    try:
+        kind = torch.device(device)
+    except RuntimeError:
+        raise UserError(f"--device: expected cpu, cuda or cuda:N, not {device!r}") from None
+    if kind.type not in ("cpu", "cuda"):
+        raise UserError(f"--device: expected cpu, cuda or cuda:N, not {device!r}")
+    if kind.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch finds no CUDA device here (use --device cpu)")
+    if kind.type == "cuda" and (kind.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"--device {device}: there are only {torch.cuda.device_count()} CUDA devices here")
