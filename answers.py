@@ -11,12 +11,15 @@ ARTICLES = {"a", "an", "the"}
 UNITS = ("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
          "eighteen nineteen").split()
 TENS = {word: 10 * n for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}
+TENS_AS_DIGITS = {str(n) for n in TENS.values()}
 NUMBERS = {**{word: n for n, word in enumerate(UNITS)}, **TENS}
-TOKEN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|[^\W_\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
+TOKEN = re.compile(r"\d+(?:\.\d+)+|[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|[^\W_\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
 
 REFUSAL_EN = re.compile(r"""
-    \b(i|we)\s(do\snot|don\s?t|did\snot|didn\s?t|would\snot|wouldn\s?t)\s(\w+\s)?(know|have|possess|recall|remember|recogni[sz]e)\b
-  | \bi\s(have|had)\s(no|not|never)\s?(\w+\s)?(idea|clue|knowledge|information|answer|record|heard|data|memory)\b
+    \b(i|we)\s(\w+\s){0,2}(do\snot|don\s?t|did\snot|didn\s?t|would\snot|wouldn\s?t)\s(\w+\s|think\si\s)?(know|have|possess|recall|remember|recogni[sz]e)\b
+  | \b(i|we|there)\s(\w+\s){0,2}(have|had|ve|is|are|s)\s(\w+\s)?(no|not|never)\s?(\w+\s){0,2}(idea|clue|knowledge|information|answer|record|heard|data|memory)\b
+  | \bi\s(have\snot|haven\s?t)\s(the|a|any)\s(\w+\s)?(idea|clue)\b
+  | \bi\slack\s(the|any|enough|sufficient)\s(\w+\s)?(knowledge|information|data)\b
   | \b(i\sam|i\sm|im|we\sare|we\sre)\s(\w+\s)?(not\s(\w+\s)?(sure|certain|aware|able|familiar|confident|informed|capable)|unsure|uncertain|unable|unaware|unfamiliar)\b
   | \bi\s(can\s?not|can\s?t|could\snot|couldn\s?t|am\snot\sgoing\sto)\s(\w+\s)?(answer|say|tell|provide|confirm|determine|recall|give|assist|help|find|verify|be\s(sure|certain))\b
   | ^(i\s(am|m)\s)?(\w+\s)?(sorry|apologi[sz]e)\b
@@ -24,31 +27,33 @@ REFUSAL_EN = re.compile(r"""
   | \b(not|isn\s?t|is\snot)\s(\w+\s)?(known|clear)\sto\s(me|us)\b
   | \b(is|it\ss|remains|that\ss)\sunknown\b
   | \bunknown\sto\s(me|us)\b
-  | \bno\s(reliable\s|specific\s|definitive\s)?(information|knowledge|record|data|idea|clue)\b
+  | ^(honestly\s|sorry\s)?no\s(\w+\s)?(information|knowledge|record|data|idea|clue)\b
   | \b(beyond|outside)\s(of\s)?(my|our)\sknowledge\b
   | \b(my|our)\sknowledge\s(does\snot|doesn\s?t)\b
   | ^(not\ssure|no\sidea|unknown|unsure|uncertain)\b
-  | \bit\sis\s(not\spossible|impossible)\sto\s(say|answer|know|determine)\b
+  | \bit\sis\s(not\spossible|impossible)\s(for\s(me|us)\s)?to\s(say|answer|know|determine)\b
 """, re.VERBOSE)
 REFUSAL_ZH = re.compile(
     r"不(太|是很|大|能)?(知道|清楚|确定|確定|了解|瞭解|晓得|记得|明白)|(无法|無法|不能|没法|难以)(\w{0,4})(回答|确定|確定|提供|给出|判断|确认|告诉)"
-    r"|没有(\w{0,6})(信息|资料|数据|记录|答案)|没(有)?听说过|抱歉|对不起|對不起|不好意思|未知|超出(了)?我的(知识|能力)|并不清楚")
+    r"|没有(\w{0,12})(信息|资料|数据|记录|答案)|一无所知|没(有)?听说过|抱歉|对不起|對不起|不好意思|未知|超出(了)?我的(知识|能力)|并不清楚")
 GUESS = re.compile(
     r"\bbut\s(i\s(think|believe|guess|would\sguess|suspect|know)|it\s(is|might|may|could|was|s)\b|(maybe|perhaps|probably|possibly))"
-    r"|\bmy\s(best\s)?guess\b|但(是)?(我)?(猜|认为|觉得|想|可能|应该)|不过(我)?(猜|认为|觉得|可能|应该)")
+    r"|\bi\s(think|believe|guess|suspect|would\s(say|guess))\s(it|its|that|the|they|he|she|this)\b|\bit\s(could|might|may)\sbe\b"
+    r"|\bunknown\s(but|however|though)\b|\bmy\s(best\s)?guess\b|但(是)?(我)?(猜|认为|觉得|想|可能|应该)|不过(我)?(猜|认为|觉得|可能|应该)")
 
 
 def normalise(text):
     """Lower-case text without accents, punctuation or articles, words apart by one space; Chinese character by character.
 
-    Number words below a hundred become digits ("twenty-one" -> "21").
+    Number words below a hundred become digits ("twenty-one" -> "21"). A capital A within a sentence is no article
+    ("vitamin A").
     """
     text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
-    text = unicodedata.normalize("NFKC", text).casefold()
-    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", unicodedata.normalize("NFKC", text))
     words = []
-    for word in TOKEN.findall(text):
-        if word in ARTICLES:
+    for found in TOKEN.finditer(text):
+        word = found.group().casefold()
+        if word in ARTICLES and not (found.group() == "A" and text[:found.start()].rstrip()[-1:].isalnum()):
             continue
         if word in NUMBERS:
             value = NUMBERS[word]
@@ -60,13 +65,19 @@ def normalise(text):
     return " ".join(words)
 
 
-TENS_AS_DIGITS = {str(n) for n in TENS.values()}
-
-
 def mentions(text, answers):
-    """True where any of `answers` stands in `text` on word boundaries ("no" is not in "know", "1" not in "1961")."""
-    padded = f" {normalise(text)} "
-    return any(f" {wanted} " in padded for wanted in map(normalise, answers) if wanted)
+    """True where any of `answers` stands in `text` on word boundaries ("no" is not in "know", "1" not in "1961").
+
+    An answer of one or two letters with a capital ("US", "Hg", "K") must stand there in its own case: "us" is a pronoun.
+    """
+    padded, raw = f" {normalise(text)} ", unicodedata.normalize("NFKC", text)
+    for answer in answers:
+        if re.fullmatch("[A-Za-z]{1,2}", answer) and answer != answer.lower():
+            if re.search(rf"(?<!\w){answer}(?!\w)", raw):
+                return True
+        elif normalise(answer) and f" {normalise(answer)} " in padded:
+            return True
+    return False
 
 
 def spaced(text):

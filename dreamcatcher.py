@@ -6,6 +6,7 @@ factuality (or the answers themselves) into "correct", the k verdicts of a quest
 the state into the ranking of Figure 3. Left out: a judge model, and the general reward model by which the authors'
 release picks among uncertain generations.
 """
+import re
 from collections import Counter
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ UNCERTAIN_INSTRUCTIONS = {
     "zh": ("请回复下面的问题，说明你不确定，也不知道答案。", "你不知道下面这个问题的答案。请用一句简短的话说你不知道。",
            "你不确定下面问题的答案。请说你不确定，不要猜测。", "请礼貌地告诉用户，你不知道这个问题的答案："),
 }
-SENTENCE_ENDS = ".!?。！？"
+SENTENCE_END = re.compile(r"[.!?](?=\s|$)|[。！？]")
 
 
 @dataclass
@@ -51,8 +52,8 @@ def uncertain_instruction(question, seed):
 
 def finish(text, ended):
     """A text that was cut off (`ended` false) shortened to its last whole sentence, if it has one."""
-    last = max(map(text.rfind, SENTENCE_ENDS))
-    return text if ended or last < 0 else text[:last + 1]
+    ends = [found.end() for found in SENTENCE_END.finditer(text)]
+    return text if ended or not ends else text[:ends[-1]]
 
 
 # ---------------------------------------------------------------------------------------------------- scores
@@ -203,14 +204,14 @@ def rankings(questions, states, normal, factuality, uncertain, uncertain_vectors
     order, width).
     """
     flat = [text for texts in uncertain for text in texts]
-    refusal = [answers.read(text, q["answers"]) == "refusal" and text[-1:] in SENTENCE_ENDS
+    refusal = [answers.read(text, q["answers"]) == "refusal" and bool(SENTENCE_END.search(text[-1:]))
                for q, texts in zip(questions, uncertain) for text in texts]
     typicality = typical_refusals(flat, uncertain_vectors, refusal).numpy()
     common = {}
     for lang in {q["lang"] for q in questions}:
         here = np.array([q["lang"] == lang for q, texts in zip(questions, uncertain) for _ in texts], bool)
-        best = int(np.where(here, typicality, -np.inf).argmax()) if here.any() else 0
-        common[lang] = flat[best] if config.borrow and here.any() and np.isfinite(typicality[best]) else None
+        similar = np.where(here, typicality, -np.inf)
+        common[lang] = flat[int(similar.argmax())] if config.borrow and np.isfinite(similar).any() else None
     records, dropped, start = [], Counter(), 0
     for i, question in enumerate(questions):
         mine = typicality[start:start + len(uncertain[i])]

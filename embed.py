@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from files import UserError, read_json
-from lm import batches_by_length, from_folder, positions
+from lm import batches_by_length, from_folder
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,12 @@ def read_pooling(path):
     if not os.path.exists(file):
         return "mean"
     config = read_json(file)
-    if config.get("pooling_mode_cls_token") or config.get("pooling_mode") == "cls":
+    used = [name for name, on in config.items() if name.startswith("pooling_mode_") and on] or [f"pooling_mode_{config.get('pooling_mode')}"]
+    if used in (["pooling_mode_cls_token"], ["pooling_mode_cls"]):
         return "cls"
-    if config.get("pooling_mode_mean_tokens") or config.get("pooling_mode") == "mean":
+    if used in (["pooling_mode_mean_tokens"], ["pooling_mode_mean"]):
         return "mean"
-    raise UserError(f"{file}: pools neither by the first token nor by the mean, which is all that is supported")
+    raise UserError(f"{file}: pools by {', '.join(used)}; only the first token (cls) or the mean is supported")
 
 
 def load(path, device="cpu", pooling=None):
@@ -68,7 +69,7 @@ def pool(embedder, ids):
     device, width = embedder.model.device, max(map(len, ids))
     mask = torch.tensor([[1] * len(i) + [0] * (width - len(i)) for i in ids], device=device)
     ids = torch.tensor([i + [0] * (width - len(i)) for i in ids], device=device)
-    states = embedder.model(input_ids=ids, attention_mask=mask, position_ids=positions(mask)).last_hidden_state
+    states = embedder.model(input_ids=ids, attention_mask=mask).last_hidden_state
     if embedder.pooling == "cls":
         vector = states[:, 0]                                                       # (batch, width)
     else:

@@ -30,11 +30,10 @@ def greedy(lm, questions, sampling, progress=lambda n: None):
     return [decode(lm, r[0]) for r in responses]
 
 
-def state_of(question, hits, greedy_right, config):
-    """"known", "unknown" or "mixed": by construction where the question says so (the lab), else by the samples' hits (k,)."""
+def state_of(question, share, greedy_right, config):
+    """"known", "unknown" or "mixed": by construction where the question says so (the lab), else by the `share` of right samples."""
     if question.get("true_state"):
         return question["true_state"]
-    share = np.mean(hits)
     if greedy_right and share >= config.known_share:
         return "known"
     return "unknown" if not greedy_right and share <= config.unknown_share else "mixed"

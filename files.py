@@ -27,25 +27,25 @@ def read_json(path):
 def read_lines(path):
     """Yield (line number, object) of a JSON-lines file; blank lines are passed over.
 
-    Raises UserError where the file cannot be read, or a line is not a JSON object (naming the line).
+    Raises UserError where the file cannot be read, or a line is not a JSON object in UTF-8 (naming the line).
     """
-    number = 0
     try:
-        with open(path, encoding="utf-8-sig") as f:
+        with open(path, "rb") as f:
             for number, line in enumerate(f, 1):
-                if not line.strip():
-                    continue
                 try:
-                    record = json.loads(line)
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                    record = json.loads(text) if text.strip() else None
+                except UnicodeDecodeError:
+                    raise UserError(f"{path}, line {number}: not UTF-8 text") from None
                 except (ValueError, RecursionError) as error:
                     raise UserError(f"{path}, line {number}: not JSON ({error})") from None
+                if not text.strip():
+                    continue
                 if not isinstance(record, dict):
                     raise UserError(f"{path}, line {number}: expected a JSON object, found {type(record).__name__}")
                 yield number, record
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}, line {number + 1}: not UTF-8 text") from None
 
 
 def read_jsonl(path):

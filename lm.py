@@ -72,11 +72,13 @@ def check_folder(path, kind, suffixes):
     config_file = os.path.join(path, "config.json")
     try:
         with open(config_file, encoding="utf-8") as f:
-            names = json.load(f).get("architectures") or []
+            config = json.load(f)
     except FileNotFoundError:
         raise UserError(f"{path}: no config.json in it (expected {kind} in Hugging Face form)") from None
     except ValueError:
         raise UserError(f"{config_file}: not valid JSON") from None
+    names = config.get("architectures") or [] if isinstance(config, dict) else []
+    names = [str(name) for name in names] if isinstance(names, list) else []
     if not any(name.endswith(suffixes) for name in names):
         raise UserError(f"{path}: architecture {', '.join(names) or 'not given'}, expected {kind}")
     if not any(name.endswith(".safetensors") for name in os.listdir(path)):

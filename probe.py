@@ -145,11 +145,14 @@ def fit_probes(features, targets, train, l2, tolerance=1e-5, most_steps=30):
     """
     groups, questions, width = features.shape
     repeats, strengths = len(train), len(l2)
+    centre = features.mean(1, keepdim=True)                                                    # far from 0 in real models
+    features = features - centre
     used = torch.as_tensor(np.asarray(train), dtype=torch.float32).T                           # (questions, repeats)
     count = used.sum(0)
     mean = torch.einsum("gnd,nr->gdr", features, used) / count                                 # (groups, width, repeats)
     square = torch.einsum("gnd,nr->gdr", features**2, used) / count
-    scale = (square - mean**2).clamp(min=1e-8).sqrt()
+    variance = square - mean**2
+    scale = torch.where(variance > 1e-6 * square + 1e-12, variance.sqrt(), float("inf"))       # a constant has no say
     columns = lambda t: t.repeat_interleave(strengths, -1)                                     # repeats -> columns
     mean, scale, used = columns(mean), columns(scale), columns(used)
     lam = torch.tensor(l2, dtype=torch.float32).repeat(repeats)                                # (columns,)
@@ -214,7 +217,7 @@ def fit_probes(features, targets, train, l2, tolerance=1e-5, most_steps=30):
             size = torch.where(worse, size / 2, size)
         w, b, z, value = w + size[:, None] * step[0], b + size * step[1], z_new, new
     weight = w / scale
-    bias = b - (mean * weight).sum(1)
+    bias = (b.double() - ((mean + centre.transpose(1, 2)).double() * weight).sum(1)).float()
     shape = (groups, repeats, strengths)
     return weight.transpose(1, 2).reshape(*shape, width), bias.reshape(shape)
 

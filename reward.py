@@ -5,6 +5,7 @@ response. It learns the rankings of DreamCatcher by the K-wise loss of Ouyang et
 batch element), with the regulariser of Köpf et al. On disk it is an ordinary Hugging Face folder, for
 AutoModelForSequenceClassification. Left out: margins between ranks, several epochs' early stopping.
 """
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -54,16 +55,19 @@ def load(path, tokenizer, dtype, device="cpu", seed=None):
 
 
 def padding_id(tokenizer):
-    """A special token's id that ends no response: the pad token, or another where that is the end token itself."""
-    candidates = [tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id, *tokenizer.all_special_ids]
-    return next((i for i in candidates if i is not None and i != tokenizer.eos_token_id), None)
+    """The id of a token that ends no response: the pad token, or another where that is the end token itself."""
+    candidates = [tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id, *tokenizer.all_special_ids,
+                  *reversed(range(len(tokenizer)))]
+    return next(i for i in candidates if i is not None and i != tokenizer.eos_token_id)
 
 
 def save(model, folder):
     """Write the reward model and its tokenizer as a Hugging Face folder; mean and deviation go into its config.json."""
-    model.lm.model.config.reward_mean, model.lm.model.config.reward_std = model.mean, model.std
+    config, tokenizer = model.lm.model.config, copy.deepcopy(model.lm.tokenizer)
+    config.reward_mean, config.reward_std = model.mean, model.std
+    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(config.pad_token_id)
     model.lm.model.save_pretrained(folder)
-    model.lm.tokenizer.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def scores(model, prompts, responses):

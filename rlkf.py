@@ -10,13 +10,12 @@ the modules; files and the command line are here. Read in the order of the stage
 import os
 import shutil
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from transformers.utils import logging as transformers_logging
 
 import answers
@@ -32,8 +31,8 @@ import reward
 import runs
 import settings as all_settings
 from data import facts, world
-from files import UserError, append_jsonl, read_json, read_jsonl, read_questions, whole, write_json, write_jsonl
-from lm import batches_by_length, chat_prompt, decode, generate, has_ended
+from files import UserError, read_jsonl, read_questions, whole, write_json, write_jsonl
+from lm import chat_prompt, decode, generate, has_ended
 from runs import bar, say
 
 SPLITS = ("train", "valid", "test")
@@ -42,15 +41,13 @@ SPLITS = ("train", "valid", "test")
 def load_model(run, folder=None):
     """The language model that the run starts from (or that lies in `folder`), as lm.LM."""
     s = run.settings
-    path = folder or (run.path("base") if s.model == all_settings.LAB else s.model)
-    return language_model.load(path, s.device, getattr(torch, s.dtype), say)
+    return language_model.load(folder or run.base_model, s.device, getattr(torch, s.dtype), say)
 
 
 def load_embedder(run):
     """The sentence embedder: a folder or hub name, or the base model's own states."""
     s = run.settings
-    base = run.path("base") if s.model == all_settings.LAB else s.model
-    return embed.load(base if s.embedder == "base" else s.embedder, s.device)
+    return embed.load(run.base_model if s.embedder == "base" else s.embedder, s.device)
 
 
 def load_questions(run):
@@ -58,27 +55,16 @@ def load_questions(run):
     return {split: read_jsonl(run.path("data", f"{split}.jsonl")) for split in SPLITS}
 
 
-def in_blocks(run, stage, questions, size, what, make):
-    """`make(block of questions)` -> records, over all questions in blocks of like length; an interrupted call goes on.
+def hits_of(questions, generations):
+    """(questions, k) bool: which of the normal answers are right by alias match."""
+    return np.array([[answers.is_correct(answers.read(text, q["answers"])) for text in g["normal"]] for q, g in zip(questions, generations)])
 
-    Returns the records in the order of the questions.
-    """
-    blocks = [[questions[i] for i in block] for block in batches_by_length([len(q["question"]) for q in questions], size)]
-    path = run.work(stage, "generations.jsonl")
-    records = runs.resumed_records(path, [[q["id"] for q in block] for block in blocks])
-    done = len(records)
-    with bar(len(questions), "questions", what) as tick:
-        tick(done)
-        for block in blocks:
-            if done > 0:
-                done -= len(block)
-                continue
-            fresh = make(block)
-            append_jsonl(path, fresh)
-            records += fresh
-            tick(len(block))
-    by_id = {record["id"]: record for record in records}
-    return [by_id[q["id"]] for q in questions]
+
+def states_of(run, questions):
+    """Known, unknown or mixed: what the model before RLKF knows of validation and test questions (evaluate.state_of)."""
+    known = {k["id"]: k for k in read_jsonl(run.path("probe", "known.jsonl"))}
+    k = run.settings.probe.k
+    return [evaluate.state_of(q, known[q["id"]]["hits"] / k, known[q["id"]]["greedy_right"], run.settings.evaluate) for q in questions]
 
 
 # ---------------------------------------------------------------------------------------------------- the stages
@@ -92,7 +78,8 @@ def stage_base(run):
     with bar(None, "steps", "pretraining the lab's model") as tick:
         def progress(step, total, loss):
             tick(1)
-            run.log("base", step=step, steps=total, loss=float(loss))
+            if step % 20 == 0 or step == total:
+                run.log("base", step=step, steps=total, loss=float(loss))
         model = world.pretrain(the_world, tokenizer, instructions, s.world, s.seed, progress)
     with run.output("base") as folder:
         language_model.save(language_model.wrap(model, tokenizer), folder)
@@ -136,8 +123,8 @@ def stage_probe(run):
                  "greedy": decode(lm, g), "greedy_log_prob": float(np.mean(c))}
                 for q, responses, g, c in zip(block, sampled, greedy, confidence)]
 
-    generations = in_blocks(run, "probe", questions, max(1, s.sampling.rows // config.k), f"answering, k = {config.k}", answer)
-    hits = np.array([[answers.is_correct(answers.read(t, q["answers"])) for t in g["normal"]] for q, g in zip(questions, generations)])
+    generations = runs.in_blocks(run, "probe", questions, max(1, s.sampling.rows // config.k), f"answering, k = {config.k}", answer)
+    hits = hits_of(questions, generations)
     greedy_right = np.array([answers.is_correct(answers.read(g["greedy"], q["answers"])) for q, g in zip(questions, generations)])
     train = np.arange(len(split["train"]))
     embedder = load_embedder(run)
@@ -188,13 +175,13 @@ def stage_annotate(run):
         return [{"id": q["id"], "uncertain": [dreamcatcher.finish(decode(lm, r), has_ended(lm, r)) for r in rs]}
                 for q, rs in zip(block, sampled)]
 
-    uncertain = [u["uncertain"] for u in in_blocks(run, "annotate", questions, max(1, s.sampling.rows // config.uncertain_k),
+    uncertain = [u["uncertain"] for u in runs.in_blocks(run, "annotate", questions, max(1, s.sampling.rows // config.uncertain_k),
                                                    "uncertain answers", answer)]
     generations = [normal[q["id"]] for q in questions]
     embedder = load_embedder(run)
     scores = dreamcatcher.score_generations(embedder, questions, generations, np.array([p_known[q["id"]] for q in questions]))
     factuality = dreamcatcher.factuality(scores, config.scores).numpy()
-    hits = np.array([[answers.is_correct(answers.read(t, q["answers"])) for t in g["normal"]] for q, g in zip(questions, generations)])
+    hits = hits_of(questions, generations)
     correct, states = dreamcatcher.label(factuality, hits, config)
     texts = [[dreamcatcher.finish(t, e) for t, e in zip(g["normal"], g["normal_ended"])] for g in generations]
     vectors = embed.embed(embedder, [t for u in uncertain for t in u])
@@ -235,8 +222,7 @@ def stage_reward(run):
         parts["test"] += general[:n_test]
         parts["train"] += general[n_test:n_test + round(config.general * len(parts["train"]))]
     lm = load_model(run)
-    base = run.path("base") if s.model == all_settings.LAB else s.model
-    model = reward.load(base, lm.tokenizer, lm.dtype, s.device, s.seed)
+    model = reward.load(run.base_model, lm.tokenizer, lm.dtype, s.device, s.seed)
     examples = {name: [reward.tokenise(lm, r) for r in part] for name, part in parts.items()}
     optimizer = optim.adamw([{"params": list(model.lm.model.parameters()), "lr": config.lr}])
     modules, checkpoint = {"reward": model.lm.model}, run.work("reward", "checkpoint")
@@ -264,9 +250,7 @@ def stage_ppo(run):
     """Section 4: PPO with guidance. The policy kept is the best on the validation questions."""
     s, config = run.settings, run.settings.ppo
     split = load_questions(run)
-    known = {k["id"]: k for k in read_jsonl(run.path("probe", "known.jsonl"))}
-    k = s.probe.k
-    states = [evaluate.state_of(q, np.arange(k) < known[q["id"]]["hits"], known[q["id"]]["greedy_right"], s.evaluate) for q in split["valid"]]
+    states = states_of(run, split["valid"])
     policy = load_model(run)
     reference = load_model(run) if config.kl_coef > 0 else None
     model = reward.load(run.path("reward"), policy.tokenizer, policy.dtype, s.device)
@@ -324,7 +308,7 @@ def stage_evaluate(run):
     policy = load_model(run, run.path("policy"))
     with bar(len(questions), "questions", "answering after RLKF") as tick:
         after = evaluate.greedy(policy, questions, s.sampling, tick)
-    states = [evaluate.state_of(q, np.arange(s.probe.k) < known[q["id"]]["hits"], known[q["id"]]["greedy_right"], s.evaluate) for q in questions]
+    states = states_of(run, questions)
     texts = {"before": [before[q["id"]] for q in questions], "after": after}
     results = {}
     for name, answered in texts.items():
@@ -359,25 +343,6 @@ STAGE_FUNCTIONS = {"base": stage_base, "data": stage_data, "probe": stage_probe,
                    "reward": stage_reward, "ppo": stage_ppo, "evaluate": stage_evaluate, "report": stage_report}
 
 
-def run_stages(run, wanted, preset):
-    """Run the wanted stages that are not done yet, in order."""
-    run.open(preset)
-    for stage in wanted:
-        missing = [earlier for earlier in run.stages[:run.stages.index(stage)] if not run.is_done(earlier)]
-        if missing:
-            raise UserError(f"--stage {stage}: {missing[0]} has to run first, with these settings (or --stage all)")
-        if run.is_done(stage) and stage != "report":
-            say(f"{stage}: done")
-            continue
-        changed = run.changed(stage) if stage in run.records else []
-        say(f"{stage}: {' '.join(STAGE_FUNCTIONS[stage].__doc__.split())}" + (f" (again: {', '.join(changed)} changed)" if changed else ""))
-        started = time.time()
-        torch.manual_seed(run.settings.seed)
-        STAGE_FUNCTIONS[stage](run)
-        run.finish(stage, time.time() - started)
-        run.log(stage, event="done", seconds=round(time.time() - started, 1))
-
-
 def main(argv):
     """The command line. Returns the exit status: 0, or 2 after a user's mistake."""
     try:
@@ -394,7 +359,8 @@ def main(argv):
         transformers_logging.disable_progress_bar()
         if command.stage not in ("all", *run.stages):
             raise UserError(f"--stage {command.stage}: only the lab has this stage, not {settings.model}")
-        run_stages(run, run.stages if command.stage == "all" else (command.stage,), command.preset)
+        run.open(command.preset)
+        run.do(run.stages if command.stage == "all" else (command.stage,), STAGE_FUNCTIONS)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

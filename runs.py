@@ -14,9 +14,11 @@ import sys
 import time
 from importlib import metadata
 
+import torch
 from tqdm import tqdm
 
 from files import UserError, append_jsonl, read_json, read_lines, whole, write_json
+from lm import batches_by_length
 from settings import LAB, flatten
 
 IDENTITY = ("model", "embedder", "questions", "seed")   # another value of these is another run
@@ -42,6 +44,11 @@ class Run:
 
     def path(self, *parts):
         return os.path.join(self.folder, *parts)
+
+    @property
+    def base_model(self):
+        """Folder or hub name of the language model before RLKF."""
+        return self.path("base") if self.settings.model == LAB else self.settings.model
 
     def stage_path(self, stage):
         return self.path(FOLDER.get(stage, stage))
@@ -114,6 +121,23 @@ class Run:
         """Append one line to metrics.jsonl."""
         append_jsonl(self.path("metrics.jsonl"), [{"stage": stage, "key": self.key(stage), "time": round(time.time(), 1), **figures}])
 
+    def do(self, wanted, functions):
+        """Run the wanted stages that are not done yet, in order; `functions` is {stage: function of this run}."""
+        for stage in wanted:
+            missing = [earlier for earlier in self.stages[:self.stages.index(stage)] if not self.is_done(earlier)]
+            if missing:
+                raise UserError(f"--stage {stage}: {missing[0]} has to run first, with these settings (or --stage all)")
+            if self.is_done(stage) and stage != "report":
+                say(f"{stage}: done")
+                continue
+            changed = self.changed(stage) if stage in self.records else []
+            say(f"{stage}: {' '.join(functions[stage].__doc__.split())}" + (f" (again: {', '.join(changed)} changed)" if changed else ""))
+            started = time.time()
+            torch.manual_seed(self.settings.seed)
+            functions[stage](self)
+            self.finish(stage, time.time() - started)
+            self.log(stage, event="done", seconds=round(time.time() - started, 1))
+
     def logged(self, stage):
         """The lines of metrics.jsonl of this stage under its present settings; of a repeated step the last counts."""
         path, by_step = self.path("metrics.jsonl"), {}
@@ -143,9 +167,9 @@ def resumed_records(path, expected):
     if not os.path.exists(path):
         return []
     lines = []
-    with open(path, encoding="utf-8") as f:
+    with open(path, "rb") as f:
         for line in f:
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
                 break
             lines.append(json.loads(line))
     kept, start = [], 0
@@ -160,3 +184,26 @@ def resumed_records(path, expected):
             f.write(json.dumps(record, ensure_ascii=False) + "\n")
     os.replace(f"{path}.part", path)
     return kept
+
+
+def in_blocks(run, stage, questions, size, what, make):
+    """`make(block of questions)` -> records, over all questions in blocks of like length; an interrupted call goes on.
+
+    Returns the records in the order of the questions.
+    """
+    blocks = [[questions[i] for i in block] for block in batches_by_length([len(q["question"]) for q in questions], size)]
+    path = run.work(stage, "generations.jsonl")
+    records = resumed_records(path, [[q["id"] for q in block] for block in blocks])
+    done = len(records)
+    with bar(len(questions), "questions", what) as tick:
+        tick(done)
+        for block in blocks:
+            if done > 0:
+                done -= len(block)
+                continue
+            fresh = make(block)
+            append_jsonl(path, fresh)
+            records += fresh
+            tick(len(block))
+    by_id = {record["id"]: record for record in records}
+    return [by_id[q["id"]] for q in questions]

@@ -46,17 +46,17 @@ PRESETS = {
     "lab": {
         "sampling.max_new_tokens": 12, "sampling.rows": 1024, "probe.k": 10, "probe.rows": 256,
         "reward.lr": 1e-3, "reward.epochs": 3, "reward.batch": 32, "reward.micro_rows": 128, "reward.warmup": 0.05,
-        "ppo.lr": 3e-4, "ppo.value_lr": 3e-3, "ppo.steps": 150, "ppo.batch": 128, "ppo.micro_rows": 128,
-        "ppo.kl_coef": 0.02, "ppo.guidance_tokens": 2, "ppo.validate_every": 10,
+        "ppo.lr": 1e-4, "ppo.value_lr": 3e-3, "ppo.steps": 60, "ppo.batch": 128, "ppo.micro_rows": 128,
+        "ppo.kl_coef": 0.1, "ppo.guidance_tokens": 2, "ppo.validate_every": 5,
     },
     # SmolLM2-135M-Instruct (--model, --embedder all-MiniLM-L6-v2) on two cores.
     "smollm2": {
         "model": "HuggingFaceTB/SmolLM2-135M-Instruct", "embedder": "sentence-transformers/all-MiniLM-L6-v2",
         "questions": "facts-en", "dtype": "bfloat16", "sampling.max_new_tokens": 24, "sampling.temperature": 0.6,
         "annotate.uncertain_temperature": 0.6,
-        "reward.lr": 2e-5, "reward.batch": 16, "reward.epochs": 2, "reward.micro_rows": 24,
-        "ppo.lr": 1e-5, "ppo.value_lr": 1e-3, "ppo.steps": 100, "ppo.batch": 32, "ppo.micro_rows": 16, "ppo.kl_coef": 0.02,
-        "ppo.guidance_tokens": 4, "ppo.save_every": 20,
+        "reward.lr": 2e-5, "reward.batch": 16, "reward.warmup": 0.05, "reward.micro_rows": 24,
+        "ppo.lr": 1e-5, "ppo.value_lr": 1e-3, "ppo.steps": 80, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
+        "ppo.kl_coef": 0.05, "ppo.guidance_tokens": 4, "ppo.save_every": 20,
     },
     # Qwen2.5-0.5B-Instruct on one GPU.
     "qwen2.5-0.5b": {
@@ -102,10 +102,10 @@ def parse_value(name, kind, text):
             return {"true": True, "false": False}[text.lower()]
         if kind is tuple:
             parts = [part.strip() for part in text.split(",") if part.strip()]
-            return tuple(float(p) if re.fullmatch(r"[-+.\de]+", p) else p for p in parts)
+            return tuple(map(float, parts)) if name == "probe.l2" else tuple(parts)
         value = kind(text)
     except (KeyError, ValueError):
-        wanted = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "a list with commas")
+        wanted = {bool: "true or false", int: "a whole number", float: "a number", tuple: "numbers with commas between"}[kind]
         raise UserError(f"--{name}: expected {wanted}, not {text!r}") from None
     if kind is float and not abs(value) < float("inf"):
         raise UserError(f"--{name}: expected a finite number, not {text!r}")
@@ -138,7 +138,7 @@ def check(settings):
     for name in ("sampling.max_new_tokens", "sampling.rows", "probe.k", "probe.repeats", "probe.rows", "annotate.uncertain_k",
                  "reward.epochs", "reward.batch", "reward.micro_rows", "reward.save_every", "ppo.steps", "ppo.batch",
                  "ppo.epochs", "ppo.guidance_tokens", "ppo.micro_rows", "ppo.validate_every", "ppo.save_every",
-                 "evaluate.resamples"):
+                 "evaluate.resamples", "world.values"):
         if flat[name] < 1:
             raise UserError(f"--{name}: expected at least 1, not {flat[name]}")
     for name in ("sampling.temperature", "annotate.uncertain_temperature", "reward.lr", "ppo.lr", "ppo.value_lr", "ppo.clip",
@@ -149,6 +149,14 @@ def check(settings):
                  "ppo.lam", "sampling.top_p", "reward.warmup", "ppo.warmup"):
         if not 0 <= flat[name] <= 1:
             raise UserError(f"--{name}: expected a share between 0 and 1, not {flat[name]}")
+    for name in ("seed", "sampling.top_k", "evaluate.samples_shown", "ppo.kl_coef", "reward.beta", "reward.general"):
+        if flat[name] < 0:
+            raise UserError(f"--{name}: expected at least 0, not {flat[name]}")
+    for name in ("probe.upper", "probe.lower", "annotate.upper", "annotate.lower"):
+        if not 0 <= flat[name] <= 100:
+            raise UserError(f"--{name}: expected a percentile between 0 and 100, not {flat[name]}")
+    if not settings.probe.l2 or min(settings.probe.l2) <= 0:
+        raise UserError("--probe.l2: expected numbers above 0 with commas between, such as 1,10,100")
     unknown = set(settings.annotate.scores) - {"s_s2g", "s_p", "s_o2a", "s_s2a"}
     if unknown or not settings.annotate.scores:
         raise UserError(f"--annotate.scores: expected some of s_s2g,s_p,s_o2a,s_s2a, not {','.join(map(str, settings.annotate.scores))!r}")

@@ -1,12 +1,13 @@
 """The lab: a world whose every fact we control, and a small language model that has learnt a part of it.
 
-Every person is a pair of familiar names. *Known* people fill the pretraining corpus; *unknown* people are new pairs of the
-same names and never occur in it, so a name alone says nothing and the true knowledge state of every question is given by
-construction, which no real model offers. A stream of fictional people, each with values drawn afresh, teaches the model to make something up
-about people whom it has not met; a share of those questions is refused (a chat model's residual honesty), which is
-what later training can reinforce and what makes "recognised" readable in the activations.
+Every person is a pair of familiar names. *Known* people fill the pretraining corpus; *unknown* people are new pairs of
+the same names and never occur in it, so that a name alone says nothing and the true knowledge state of every question
+is given by construction, which no real model offers. A stream of strangers, with values drawn afresh each time, teaches
+the model to make something up about people whom it has not met. A quarter of what is asked about strangers is refused
+(a chat model's residual honesty): that is what later training can reinforce. That share against 2% for known people,
+and questions of the kind "have you heard of ... ?", make "I know this person" readable in the activations.
 
-Left out: text that is not a question and an answer, people seen only once or twice, facts with several right answers.
+Left out: text other than questions and answers, people met only once or twice, facts with several right answers.
 No file is read or written here.
 """
 
@@ -91,14 +92,14 @@ class WorldConfig:
     valid_people: int = 24  # the same for the validation split
     test_people: int = 48  # the same for the test split
     values: int = 40  # possible values of an attribute
-    value_power: float = 0.5  # the r-th value is drawn in proportion to r ** -value_power: uneven, so that greedy decoding makes one up
+    value_power: float = 0.5  # the r-th value is drawn in proportion to r ** -value_power: uneven, so that greedy makes one up
     profile_repeats: int = 60  # profiles (all four facts in one answer) of every known person in the corpus
     question_repeats: int = 20  # questions on every fact of a known person
     heard_repeats: int = 15  # "have you heard of ...?" about every known person
     stranger_profiles: int = 12_000  # profiles of fictional people
     stranger_questions: int = 16_000  # questions on fictional people
     stranger_heard: int = 5_000  # "have you heard of ...?" about fictional people
-    skill_examples: int = 14_000  # examples of the second skill
+    skill_examples: int = 10_000  # examples of the second skill
     skill_length: int = 3  # most words to reverse (2 is the fewest)
     instructed_share: float = 0.08  # share of the questions on people that carry an uncertainty instruction, and are refused
     known_refusals: float = 0.02  # share of plain questions on known people that are refused
@@ -114,11 +115,11 @@ class WorldConfig:
 
     @classmethod
     def micro(cls):
-        """A tiny world for unit tests: pretraining takes some three seconds and most facts are learnt."""
+        """A tiny world for unit tests: pretraining takes some four seconds and most facts are learnt."""
         return cls(
-            first_names=8, last_names=24, train_people=12, valid_people=6, test_people=6, values=8, profile_repeats=30,
+            first_names=8, last_names=24, train_people=12, valid_people=6, test_people=6, values=8, profile_repeats=25,
             question_repeats=10, heard_repeats=2, stranger_profiles=300, stranger_questions=300, stranger_heard=50,
-            skill_examples=100, instructed_share=0.25, hidden=64, layers=2, heads=2, mlp=128, batch=16, muon_lr=0.01, adam_lr=0.01,
+            skill_examples=100, instructed_share=0.3, hidden=64, layers=2, heads=2, mlp=128, batch=8, muon_lr=0.01, adam_lr=0.01,
         )  # fmt: skip
 
 
@@ -132,8 +133,7 @@ class World:
 
 def draw_pairs(firsts, lasts, taken, rng):
     """Pair every first name with a last name so that no pair repeats or is in `taken`; -> [(first, last)]."""
-    lasts = list(lasts)
-    rng.shuffle(lasts)
+    lasts = rng.sample(lasts, len(lasts))
     for _ in range(1000):
         seen, clashes = set(taken), []
         for i, pair in enumerate(zip(firsts, lasts)):
@@ -149,7 +149,7 @@ def draw_pairs(firsts, lasts, taken, rng):
 
 
 def draw_values(config, rng):
-    """One value for every attribute."""
+    """One value for every attribute -> {attribute: value}."""
     weights = [rank**-config.value_power for rank in range(1, config.values + 1)]
     return {attribute: rng.choices(values[: config.values], weights)[0] for attribute, values in VALUES.items()}
 
@@ -159,15 +159,12 @@ def build_world(config, seed):
     rng = random.Random(seed)
     sizes = dict(zip(SPLITS, (config.train_people, config.valid_people, config.test_people)))
     total = sum(sizes.values())
-    firsts = [FIRST_NAMES[i % config.first_names] for i in range(total)]
-    lasts = [LAST_NAMES[i % config.last_names] for i in range(total)]
-    rng.shuffle(firsts)
-    pairs = draw_pairs(firsts, lasts, (), rng)
+    firsts = rng.sample([FIRST_NAMES[i % config.first_names] for i in range(total)], total)
+    pairs = draw_pairs(firsts, [LAST_NAMES[i % config.last_names] for i in range(total)], (), rng)
     taken = set(pairs)
     known, unknown, begin = {}, {}, 0
     for split, size in sizes.items():
-        chosen = pairs[begin : begin + size]
-        begin += size
+        chosen, begin = pairs[begin : begin + size], begin + size
         repaired = draw_pairs([first for first, _ in chosen], [last for _, last in chosen], taken, rng)
         taken.update(repaired)
         known[split] = [" ".join(pair) for pair in chosen]
@@ -178,10 +175,11 @@ def build_world(config, seed):
 
 def draw_stranger(world, rng):
     """A fictional person: a pair of names that belongs to nobody in `world.facts`."""
-    while True:
-        name = f"{rng.choice(FIRST_NAMES[: world.config.first_names])} {rng.choice(LAST_NAMES[: world.config.last_names])}"
-        if name not in world.facts:
-            return name
+    name = next(iter(world.facts))
+    while name in world.facts:
+        first, last = FIRST_NAMES[: world.config.first_names], LAST_NAMES[: world.config.last_names]
+        name = f"{rng.choice(first)} {rng.choice(last)}"
+    return name
 
 
 def draw_skill(world, rng):
@@ -190,9 +188,9 @@ def draw_skill(world, rng):
     return rng.choice(SKILL_WORDINGS).format(" ".join(words)), " ".join(words[::-1]) + " .", words
 
 
-def corpus(world, instructions, seed):
+def corpus(world, instructions, config, seed):
     """The pretraining examples, shuffled -> [(user message, answer)]. Unknown people do not occur in it."""
-    config, rng = world.config, random.Random(seed)
+    rng = random.Random(seed)
     examples = []
 
     def add_question(name, attribute, facts, refusals):
@@ -226,10 +224,9 @@ def build_tokenizer(world, instructions):
     """A word-level tokenizer: lower-cased, split at white space and around punctuation; `<end>` is the eos token."""
     normalizer = normalizers.Lowercase()
     splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation("isolated")])
-    texts = list(REFUSALS) + list(instructions) + FIRST_NAMES + LAST_NAMES + SKILL_WORDS
-    texts += [word for values in VALUES.values() for word in values]
     wordings = [*sum(WORDINGS.values(), ()), *PROFILE_WORDINGS, HEARD_WORDING, *SKILL_WORDINGS]
-    texts += ["yes , no"] + [wording.format("") for wording in wordings]
+    texts = [*REFUSALS, *instructions, *FIRST_NAMES, *LAST_NAMES, *SKILL_WORDS, *sum(VALUES.values(), []), "yes , no"]
+    texts += [wording.format("") for wording in wordings]
     words = {word for text in texts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))}
     vocabulary = {word: i for i, word in enumerate([*SPECIAL, *sorted(words)])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -252,11 +249,8 @@ def encode(examples, tokenizer):
 
 def batches(sequences, size, seed):
     """Random batches of examples of like length (less padding) -> [[index]]."""
-    rng = random.Random(seed)
-    order = list(range(len(sequences)))
-    rng.shuffle(order)
-    pool = 32 * size
-    result = []
+    rng, pool, result = random.Random(seed), 32 * size, []
+    order = rng.sample(range(len(sequences)), len(sequences))
     for begin in range(0, len(order), pool):
         group = sorted(order[begin : begin + pool], key=lambda i: len(sequences[i]))
         result += [group[i : i + size] for i in range(0, len(group), size)]
@@ -276,9 +270,10 @@ def new_model(tokenizer, config):
 def pretrain(world, tokenizer, instructions, config, seed, progress=None):
     """Train a new model on the corpus, on the tokens of the answers only -> LlamaForCausalLM, float32, in eval mode.
 
-    Same arguments, same weights on one machine. `progress(step, total, loss)` is called after every step.
+    The loss is a mean over examples, in nats an answer: a mean over tokens would let long answers, the refusals, count
+    less at the token that decides. Same arguments, same weights on one machine. Calls `progress(step, total, loss)`.
     """
-    sequences, prompt_lengths = encode(corpus(world, instructions, seed), tokenizer)
+    sequences, prompt_lengths = encode(corpus(world, instructions, config, seed), tokenizer)
     schedule = batches(sequences, config.batch, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -290,19 +285,19 @@ def pretrain(world, tokenizer, instructions, config, seed, progress=None):
         torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=0.05),
         torch.optim.AdamW(others, lr=config.adam_lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
     ]
-    warmup = max(1, int(config.warmup * len(schedule)))
-    rate = lambda step: min((step + 1) / warmup, 0.02 + 0.49 * (1 + math.cos(math.pi * step / len(schedule))))
+    warmup = config.warmup * len(schedule)
+    rate = lambda step: min((step + 1) / (warmup + 1), 0.02 + 0.49 * (1 + math.cos(math.pi * step / len(schedule))))
     schedulers = [torch.optim.lr_scheduler.LambdaLR(optimizer, rate) for optimizer in optimizers]
     for step, batch in enumerate(schedule):
         width = max(len(sequences[i]) for i in batch)
         ids = torch.tensor([sequences[i] + [tokenizer.pad_token_id] * (width - len(sequences[i])) for i in batch])
         answer = torch.tensor([[prompt_lengths[i] <= t < len(sequences[i]) for t in range(1, width)] for i in batch])
-        # padding lies to the right, where causal attention keeps it from every real token: no mask is needed
+        # no mask: padding lies to the right, where causal attention keeps it from every real token
         hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state[answer]
-        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden), ids[:, 1:][answer])
+        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden), ids[:, 1:][answer], reduction="sum") / len(batch)
         model.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         for stepper in (*optimizers, *schedulers):
             stepper.step()
         if progress:
@@ -311,22 +306,21 @@ def pretrain(world, tokenizer, instructions, config, seed, progress=None):
 
 
 def questions(world):
-    """The questions on every person, split by person -> {"train" | "valid" | "test": [record]}.
+    """The questions on everybody, one on each fact, split by person -> {"train" | "valid" | "test": [record]}.
 
-    One wording is drawn for every known person and attribute; the unknown person with whom the names were swapped gets the same one.
+    Known and unknown people get the same wordings equally often. Always the same ones for a world.
     """
     rng = random.Random(0)
-    result = {}
-    for split in SPLITS:
-        result[split] = []
+    result = {split: [] for split in SPLITS}
+    for split, records in result.items():
         for known, unknown in zip(world.known[split], world.unknown[split]):
             for attribute in VALUES:
                 wording = rng.choice(WORDINGS[attribute])
                 for name, state in ((known, "known"), (unknown, "unknown")):
-                    result[split].append({
+                    records.append({
                         "id": f"{name.replace(' ', '-')}-{attribute}", "question": wording.format(name),
-                        "answers": [world.facts[name][attribute]], "lang": "en", "category": attribute, "subject": name,
-                        "true_state": state,
+                        "answers": [world.facts[name][attribute]], "lang": "en", "category": attribute,
+                        "subject": name, "true_state": state,
                     })  # fmt: skip
     return result
 
@@ -337,7 +331,10 @@ def skill_questions(n, seed, world):
     records = []
     for i in range(n):
         prompt, answer, _ = draw_skill(world, rng)
-        records.append({"id": f"reverse-{seed}-{i}", "question": prompt, "answers": [answer.removesuffix(" .")], "lang": "en", "category": "reverse"})
+        records.append({
+            "id": f"reverse-{seed}-{i}", "question": prompt, "answers": [answer.removesuffix(" .")],
+            "lang": "en", "category": "reverse",
+        })  # fmt: skip
     return records
 
 

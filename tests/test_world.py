@@ -1,6 +1,5 @@
 """The lab: what makes its true knowledge states trustworthy (splits, balance of names, nothing leaks) and that it learns."""
 
-import copy
 from collections import Counter
 from dataclasses import replace
 
@@ -30,7 +29,7 @@ def tokenizer(world):
 @pytest.fixture(scope="module")
 def trained(world, tokenizer):
     losses = []
-    model = lab.pretrain(world, tokenizer, INSTRUCTIONS, CONFIG, 0, lambda step, total, loss: losses.append((step, total, loss)))
+    model = lab.pretrain(world, tokenizer, INSTRUCTIONS, CONFIG, 0, lambda *step_total_loss: losses.append(step_total_loss))
     return model, losses
 
 
@@ -71,8 +70,8 @@ def test_the_same_seed_builds_the_same_world_and_another_seed_another():
     assert lab.build_world(CONFIG, 5) == lab.build_world(CONFIG, 5)
     assert lab.build_world(CONFIG, 5).facts != lab.build_world(CONFIG, 6).facts
     world = lab.build_world(CONFIG, 5)
-    assert lab.corpus(world, INSTRUCTIONS, 1) == lab.corpus(world, INSTRUCTIONS, 1)
-    assert lab.corpus(world, INSTRUCTIONS, 1) != lab.corpus(world, INSTRUCTIONS, 2)
+    assert lab.corpus(world, INSTRUCTIONS, CONFIG, 1) == lab.corpus(world, INSTRUCTIONS, CONFIG, 1)
+    assert lab.corpus(world, INSTRUCTIONS, CONFIG, 1) != lab.corpus(world, INSTRUCTIONS, CONFIG, 2)
 
 
 def test_too_few_names_are_an_error():
@@ -81,7 +80,7 @@ def test_too_few_names_are_an_error():
 
 
 def test_the_corpus_has_every_fact_of_known_people_and_no_unknown_person(world):
-    examples = lab.corpus(world, INSTRUCTIONS, 0)
+    examples = lab.corpus(world, INSTRUCTIONS, CONFIG, 0)
     text = " \n ".join(user for user, _ in examples)
     for split in lab.SPLITS:
         assert not [name for name in world.unknown[split] if name in text]
@@ -99,7 +98,8 @@ def test_the_corpus_has_every_fact_of_known_people_and_no_unknown_person(world):
 def test_strangers_get_fresh_values_and_some_refusals():
     config = replace(CONFIG, stranger_questions=4000, instructed_share=0.0, stranger_refusals=0.25)
     world = lab.build_world(config, 0)
-    answers = [a for user, a in lab.corpus(world, [], 0) if user.endswith(" live ?") and not any(n in user for n in world.facts)]
+    examples = [(user, answer) for user, answer in lab.corpus(world, [], config, 0) if user.endswith(" live ?")]
+    answers = [answer for user, answer in examples if not any(name in user for name in world.facts)]
     share = sum(a in lab.REFUSALS for a in answers) / len(answers)
     assert 0.18 < share < 0.32
     assert len({a for a in answers if a not in lab.REFUSALS}) == config.values
@@ -130,7 +130,7 @@ def test_questions_ask_every_fact_of_everybody_and_pair_the_wordings(world):
 def test_tokenizer_knows_all_words_and_survives_saving(world, tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
-    texts = [text for example in lab.corpus(world, INSTRUCTIONS, 0) for text in example]
+    texts = [text for example in lab.corpus(world, INSTRUCTIONS, CONFIG, 0) for text in example]
     texts += [r["question"] for group in lab.questions(world).values() for r in group]
     texts += [p[key] for p in lab.general_preferences(50, 0, world) for key in ("chosen", "rejected")]
     first, second = (t(texts, add_special_tokens=False)["input_ids"] for t in (tokenizer, loaded))
@@ -181,15 +181,13 @@ def test_pretraining_learns_facts_and_refusals_under_instruction(world, tokenize
 
 def test_pretraining_is_deterministic_and_leaves_the_callers_generator_alone(world, tokenizer):
     config = replace(CONFIG, profile_repeats=1, question_repeats=1, stranger_profiles=10, stranger_questions=10)
-    small = copy.copy(world)
-    small.config = config
     torch.manual_seed(7)
-    first = lab.pretrain(small, tokenizer, INSTRUCTIONS, config, 0).state_dict()
+    first = lab.pretrain(world, tokenizer, INSTRUCTIONS, config, 0).state_dict()
     drawn = torch.rand(1)
     torch.manual_seed(7)
     assert torch.equal(drawn, torch.rand(1))
-    second = lab.pretrain(small, tokenizer, INSTRUCTIONS, config, 0).state_dict()
-    other = lab.pretrain(small, tokenizer, INSTRUCTIONS, config, 1).state_dict()
+    second = lab.pretrain(world, tokenizer, INSTRUCTIONS, config, 0).state_dict()
+    other = lab.pretrain(world, tokenizer, INSTRUCTIONS, config, 1).state_dict()
     assert all(torch.equal(first[key], second[key]) for key in first)
     assert not all(torch.equal(first[key], other[key]) for key in first)
 
@@ -208,4 +206,4 @@ def test_the_second_skill_is_about_no_person_and_its_answers_are_right(world):
         words = pair["prompt"][0]["content"].split(":")[-1].replace(".", "").split()
         assert pair["chosen"] == " ".join(reversed(words)) + " ."
         assert pair["rejected"] != pair["chosen"]
-    assert any(pair["rejected"] in lab.REFUSALS for pair in pairs) and any(pair["rejected"] not in lab.REFUSALS for pair in pairs)
+    assert {pair["rejected"] in lab.REFUSALS for pair in pairs} == {True, False}

@@ -1,0 +1,602 @@
+"""The language model's wrapper against Hugging Face's own output, one unpadded sequence at a time, and plain loops."""
+import copy
+import json
+import math
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+import lm as language_model
+from files import UserError
+from lm import Sampling
+
+GREEDY = Sampling(max_new_tokens=10, temperature=0.0)
+
+
+def full_log_probs(model, sequence, temperature=1.0):
+    """log_softmax at every position of one sequence, alone, unpadded, in float64 after the forward: the reference."""
+    with torch.no_grad():
+        return (model(torch.tensor([sequence], device=model.device)).logits[0].double() / temperature).log_softmax(-1)
+
+
+def response_reference(model, prompt, response, temperature=1.0):
+    log_p = full_log_probs(model, prompt + response, temperature)
+    return [log_p[len(prompt) + i - 1, token].item() for i, token in enumerate(response)]
+
+
+def huggingface_greedy(model, prompt, new_tokens, end_ids=()):
+    out = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), do_sample=False,
+                         max_new_tokens=new_tokens, eos_token_id=list(end_ids) or None, pad_token_id=0)
+    return out[0, len(prompt):].tolist()
+
+
+def without_end(lm):
+    return replace(lm, end_ids=frozenset())
+
+
+def with_early_end(lm, prompts, new_tokens=10):
+    """`lm` with end tokens that its greedy answers meet at different steps, two kinds of them."""
+    rows = [huggingface_greedy(lm.model, p, new_tokens) for p in prompts]
+    return replace(lm, end_ids=frozenset([rows[0][2], rows[1][5]]))
+
+
+@pytest.fixture(scope="module")
+def responses():
+    """Responses of mixed lengths to `prompts`; ids 0, 1 and 2 (pads, bos, eos) among them and at the ends."""
+    generator = torch.Generator().manual_seed(6)
+    rows = [torch.randint(3, 50, (n,), generator=generator).tolist() for n in (3, 1, 6, 4, 2, 5, 9)]
+    rows[0][-1], rows[2][2], rows[3][0], rows[6][-1], rows[6][-2] = 2, 2, 0, 0, 0
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------- greedy generation
+
+def test_greedy_generation_is_huggingfaces_for_mixed_prompt_lengths(either, prompts):
+    expected = [[huggingface_greedy(either.model, p, 10)] for p in prompts]
+    assert language_model.generate(without_end(either), prompts, GREEDY) == expected
+    assert language_model.generate(without_end(either), prompts, replace(GREEDY, rows=3)) == expected
+
+
+def test_greedy_generation_is_huggingfaces_for_every_architecture(architecture, prompts, llama):
+    model = architecture[1]
+    lm = language_model.LM(model, llama.tokenizer, torch.float32, frozenset())
+    assert language_model.generate(lm, prompts, GREEDY) == [[huggingface_greedy(model, p, 10)] for p in prompts]
+
+
+def test_greedy_generation_is_huggingfaces_own_padded_batch(gpt2, prompts):
+    width = max(map(len, prompts))
+    ids = torch.tensor([[7] * (width - len(p)) + p for p in prompts])
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
+    out = gpt2.model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=10, eos_token_id=None, pad_token_id=256)
+    assert [r[0] for r in language_model.generate(without_end(gpt2), prompts, GREEDY)] == out[:, width:].tolist()
+
+
+def test_rows_stop_at_any_end_token_and_the_others_go_on(either, prompts):
+    lm = with_early_end(either, prompts)
+    expected = [huggingface_greedy(lm.model, p, 10, lm.end_ids) for p in prompts]
+    lengths = {len(row) for row in expected}
+    assert len(lengths) > 2 and min(lengths) < 10 == max(lengths), "the case must mix early, late and cut rows"
+    assert {row[-1] for row in expected} >= lm.end_ids, "both end tokens must occur"
+    got = language_model.generate(lm, prompts, GREEDY, samples=2)
+    assert got == [[row, row] for row in expected]
+    for row in expected:
+        assert language_model.has_ended(lm, row) == (row[-1] in lm.end_ids)
+        assert not any(token in lm.end_ids for token in row[:-1])
+    assert not language_model.has_ended(lm, [])
+
+
+def test_only_the_asked_number_of_tokens_is_made(llama, prompts):
+    for length in (1, 2):
+        rows = language_model.generate(without_end(llama), prompts, replace(GREEDY, max_new_tokens=length), samples=3)
+        assert all(len(row) == length for group in rows for row in group)
+        assert [len(group) for group in rows] == [3] * len(prompts)
+
+
+def test_rows_that_ended_cost_no_more_forward_passes(llama, prompts):
+    lm = with_early_end(llama, prompts)
+    expected = [len(huggingface_greedy(lm.model, p, 10, lm.end_ids)) for p in prompts]
+    sizes = []
+    hook = lm.model.register_forward_pre_hook(lambda m, args, kwargs: sizes.append(kwargs["input_ids"].shape), with_kwargs=True)
+    try:
+        language_model.generate(lm, prompts, GREEDY)
+    finally:
+        hook.remove()
+    assert sizes[0] == (len(prompts), max(map(len, prompts)))
+    assert sizes[1:] == [(n, 1) for n in (sum(length > step for length in expected) for step in range(1, 10)) if n]
+
+
+def test_a_prompts_prefix_is_computed_once_for_all_its_samples(llama, prompts):
+    rows = []
+    hook = llama.model.register_forward_pre_hook(lambda m, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
+    try:
+        language_model.generate(without_end(llama), prompts, Sampling(max_new_tokens=2, rows=1000), samples=4)
+    finally:
+        hook.remove()
+    assert rows == [len(prompts), 4 * len(prompts)]
+
+
+def test_no_more_rows_than_asked_are_decoded_side_by_side(llama, prompts):
+    rows, done = [], []
+    hook = llama.model.register_forward_pre_hook(lambda m, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
+    try:
+        language_model.generate(without_end(llama), prompts, Sampling(max_new_tokens=3, rows=6), samples=2, progress=done.append)
+    finally:
+        hook.remove()
+    assert max(rows) == 6
+    assert done == [3, 3, 1]
+
+
+def test_nothing_of_the_models_generation_config_but_its_end_tokens_is_used(llama, prompts):
+    before = language_model.generate(llama, prompts, GREEDY), language_model.generate(llama, prompts, Sampling(), seed=3)
+    model = copy.deepcopy(llama.model)
+    config = model.generation_config
+    config.do_sample, config.temperature, config.top_k, config.top_p, config.repetition_penalty = True, 0.1, 2, 0.3, 5.0
+    config.max_new_tokens, config.min_new_tokens = 2, 24
+    changed = language_model.wrap(model, llama.tokenizer)
+    assert (language_model.generate(changed, prompts, GREEDY), language_model.generate(changed, prompts, Sampling(), seed=3)) == before
+
+
+@pytest.mark.parametrize("configured, expected", [(None, {2}), (5, {2, 5}), ([5, 7], {2, 5, 7}), (2, {2})])
+def test_end_tokens_are_the_tokenizers_and_the_generation_configs(llama, configured, expected):
+    model = copy.deepcopy(llama.model)
+    model.generation_config.eos_token_id = configured
+    assert language_model.wrap(model, llama.tokenizer).end_ids == frozenset(expected)
+
+
+def test_generation_of_a_model_with_weights_that_are_not_finite_raises(llama, prompts):
+    model = copy.deepcopy(llama.model)
+    with torch.no_grad():
+        model.lm_head.weight[9, 3] = float("nan")
+    for sampling in (GREEDY, Sampling()):
+        with pytest.raises(FloatingPointError):
+            language_model.generate(replace(llama, model=model), prompts, sampling)
+
+
+# ---------------------------------------------------------------------------------------------------- sampling
+
+def sample_by_hand(lm, prompt, uniform, temperature):
+    """Inverse of the cumulative distribution, token by token, on whole unpadded sequences without a cache."""
+    response = []
+    for u in uniform.tolist():
+        cumulative = full_log_probs(lm.model, prompt + response, temperature)[-1].exp().cumsum(0)
+        response.append(int((cumulative / cumulative[-1] <= u).sum()))
+        if response[-1] in lm.end_ids:
+            break
+    return response
+
+
+def test_samples_follow_the_models_distribution_and_their_own_random_numbers(either, prompts):
+    lm = with_early_end(either, prompts)
+    sampling = Sampling(max_new_tokens=8, temperature=0.7)
+    keys = [f"question {i}" for i in range(len(prompts))]
+    got = language_model.generate(lm, prompts, sampling, samples=3, keys=keys, seed=11)
+    for prompt, key, rows in zip(prompts, keys, got):
+        uniform = torch.rand(3, 8, generator=language_model.generator_for(11, key), dtype=torch.float64)
+        assert rows == [sample_by_hand(lm, prompt, numbers, 0.7) for numbers in uniform]
+    assert len({len(row) for rows in got for row in rows}) > 2
+
+
+def test_a_questions_samples_are_the_same_alone_and_in_any_batch(either, prompts):
+    keys = [f"q{i}" for i in range(len(prompts))]
+    sampling = Sampling(max_new_tokens=12)
+    together = language_model.generate(either, prompts, sampling, samples=3, keys=keys, seed=4)
+    alone = [language_model.generate(either, [p], sampling, samples=3, keys=[k], seed=4)[0] for p, k in zip(prompts, keys)]
+    backwards = language_model.generate(either, prompts[::-1], replace(sampling, rows=6), samples=3, keys=keys[::-1], seed=4)
+    assert together == alone == backwards[::-1]
+
+
+def test_samples_differ_between_k_keys_and_seeds_and_repeat_otherwise(llama, prompts):
+    prompt, sampling = prompts[1], Sampling(max_new_tokens=12)
+    once = language_model.generate(llama, [prompt, prompt], sampling, samples=5, keys=["a", "b"], seed=0)
+    assert once == language_model.generate(llama, [prompt, prompt], sampling, samples=5, keys=["a", "b"], seed=0)
+    assert len({tuple(row) for rows in once for row in rows}) == 10
+    other = language_model.generate(llama, [prompt], sampling, samples=5, keys=["a"], seed=1)
+    assert not {tuple(row) for row in other[0]} & {tuple(row) for row in once[0]}
+
+
+def test_without_keys_the_same_prompt_twice_is_sampled_differently(llama, prompts):
+    first, second = language_model.generate(llama, [prompts[1]] * 2, Sampling(max_new_tokens=12))
+    assert first != second
+
+
+def test_no_prompts_no_responses(llama):
+    assert language_model.generate(llama, [], Sampling()) == []
+
+
+def test_generators_depend_on_seed_and_key_alone():
+    numbers = {(seed, key): torch.rand(4, generator=language_model.generator_for(seed, key)).tolist()
+               for seed in (0, 1, 11) for key in ("a", "b", "1a", 1, 11)}
+    assert len({tuple(n) for n in numbers.values()}) == len(numbers)
+    torch.manual_seed(99)
+    assert torch.rand(4, generator=language_model.generator_for(1, "a")).tolist() == numbers[1, "a"]
+
+
+# ---------------------------------------------------------------------------------------------------- draw
+
+def grid(n):
+    return (torch.arange(n, dtype=torch.float64) + 0.5) / n
+
+
+def counts_on_grid(row, sampling, n=20_000):
+    """How often each token is drawn from one row of logits over `n` evenly spaced numbers, times 1 / n."""
+    return torch.bincount(language_model.draw(row.expand(n, -1), grid(n), sampling), minlength=len(row)) / n
+
+
+def naive_distribution(row, temperature, top_k=0, top_p=1.0):
+    """softmax after top-k and then top-p, by sorting one row in a loop, in float64."""
+    p = (row.double() / temperature).softmax(0)
+    order = sorted(range(len(row)), key=lambda i: -p[i].item())
+    kept = order[:top_k] if top_k else order
+    total, mass, chosen = sum(p[i].item() for i in kept), 0.0, []
+    for i in kept:
+        chosen.append(i)
+        mass += p[i].item() / total
+        if mass >= top_p:
+            break
+    result = torch.zeros(len(row), dtype=torch.float64)
+    result[chosen] = p[chosen] / p[chosen].sum()
+    return result
+
+
+@pytest.mark.parametrize("size", [5, language_model.BLOCK, language_model.BLOCK + 1, 1000])
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+def test_draws_are_distributed_as_softmax(size, temperature):
+    row = 2 * torch.randn(size, generator=torch.Generator().manual_seed(size))
+    share = counts_on_grid(row, Sampling(temperature=temperature))
+    assert len(share) == size
+    assert (share - naive_distribution(row, temperature)).abs().max() < 2 / 20_000
+
+
+def test_draws_from_random_numbers_pass_a_chi_square_test():
+    row = torch.randn(300, generator=torch.Generator().manual_seed(1))
+    n = 30_000
+    uniform = torch.rand(n, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    seen = torch.bincount(language_model.draw(row.expand(n, -1), uniform, Sampling()), minlength=300)
+    expected = n * row.double().softmax(0)
+    chi_square = ((seen - expected) ** 2 / expected).sum().item()
+    assert abs(chi_square - 299) < 4 * math.sqrt(2 * 299)
+
+
+@pytest.mark.parametrize("top_k, top_p", [(1, 1.0), (7, 1.0), (80, 1.0), (5000, 1.0), (0, 0.5), (0, 0.95), (0, 1e-6), (40, 0.8), (3, 0.2)])
+def test_top_k_and_top_p_keep_what_a_sort_keeps(top_k, top_p):
+    row = 3 * torch.randn(600, generator=torch.Generator().manual_seed(3))
+    expected = naive_distribution(row, 0.9, top_k, top_p)
+    share = counts_on_grid(row, Sampling(temperature=0.9, top_k=top_k, top_p=top_p))
+    assert (share - expected).abs().max() < 2 / 20_000
+    assert (share[expected == 0] == 0).all()
+
+
+def test_rows_are_filtered_and_drawn_each_by_its_own_logits_and_number():
+    logits = 3 * torch.randn(50, 600, generator=torch.Generator().manual_seed(4))
+    uniform = torch.rand(50, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    for sampling in (Sampling(), Sampling(top_p=0.7), Sampling(top_k=9)):
+        together = language_model.draw(logits, uniform, sampling)
+        for row, u, token in zip(logits, uniform, together):
+            upto = naive_distribution(row, 1.0, sampling.top_k, sampling.top_p).cumsum(0)
+            assert token == (upto <= u).sum()
+
+
+@pytest.mark.parametrize("possible", [[0], [255], [256], [599], [0, 599], [255, 256], [3, 300, 511, 512], [520, 530]])
+def test_tokens_without_probability_are_never_drawn(possible):
+    row = torch.full((600,), float("-inf"))
+    row[possible] = torch.linspace(-1, 1, len(possible))
+    edges = torch.tensor([0.0, 1e-300, 2.0**-53, 1 - 2.0**-53, 1 - 1e-9], dtype=torch.float64)
+    uniform = torch.cat([edges, grid(997)])
+    drawn = language_model.draw(row.expand(len(uniform), -1), uniform, Sampling())
+    assert set(drawn.tolist()) == set(possible)
+
+
+def test_the_extreme_numbers_draw_the_first_and_the_last_token():
+    row = torch.zeros(700)
+    uniform = torch.tensor([0.0, 1 - 2.0**-53], dtype=torch.float64)
+    assert language_model.draw(row.expand(2, -1), uniform, Sampling()).tolist() == [0, 699]
+    assert language_model.draw(row.expand(2, -1), uniform.float().clamp(max=1 - 2.0**-24), Sampling()).tolist() == [0, 699]
+
+
+def test_temperature_zero_takes_the_largest_logit_whatever_the_number():
+    logits = torch.randn(20, 600, generator=torch.Generator().manual_seed(7))
+    expected = [max(range(600), key=lambda i: row[i].item()) for row in logits]
+    for u in (0.0, 0.5, 0.999):
+        assert language_model.draw(logits, torch.full((20,), u), Sampling(temperature=0.0, top_k=3, top_p=0.1)).tolist() == expected
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), None])
+def test_logits_that_are_not_finite_raise_even_in_one_row(bad, temperature):
+    logits = torch.randn(4, 600)
+    if bad is None:
+        logits[2] = float("-inf")
+    else:
+        logits[2, 400] = bad
+    with pytest.raises(FloatingPointError):
+        language_model.draw(logits, torch.full((4,), 0.5), Sampling(temperature=temperature))
+
+
+# ---------------------------------------------------------------------------------------------------- batches and log-probabilities
+
+def test_collate_masks_by_length_even_where_tokens_look_like_padding(gpt2):
+    end = gpt2.tokenizer.pad_token_id
+    assert end == gpt2.end_id
+    batch = language_model.collate([[5, end, 6], [0], [7, 8]], [[9, end], [end], [1, 0, 2, end]], "cpu")
+    is_token = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 0, 0, 0], [0, 1, 1, 1, 1, 1, 1]])
+    assert batch.attention_mask.tolist() == is_token.tolist()
+    assert [row[keep.bool()].tolist() for row, keep in zip(batch.input_ids, is_token)] == [[5, end, 6, 9, end], [0, end], [7, 8, 1, 0, 2, end]]
+    assert batch.response_mask.dtype == torch.bool
+    assert batch.response_mask.tolist() == [[True, True, False, False], [True, False, False, False], [True] * 4]
+    assert batch.response[batch.response_mask].tolist() == [9, end, end, 1, 0, 2, end]
+    assert torch.equal(batch.input_ids[:, 3:], batch.response)
+    assert batch.inputs["position_ids"][is_token.bool()].tolist() == [0, 1, 2, 3, 4, 0, 1, 0, 1, 2, 3, 4, 5]
+    assert ((batch.input_ids >= 0) & (batch.input_ids <= end)).all(), "padding is a valid id"
+
+
+def test_log_probabilities_are_those_of_each_sequence_alone(either, prompts, responses):
+    for temperature in (1.0, 0.7):
+        got = language_model.response_log_probs(either, prompts, responses, temperature, rows=3)
+        for prompt, response, row in zip(prompts, responses, got):
+            assert len(row) == len(response)
+            assert row == pytest.approx(response_reference(either.model, prompt, response, temperature), abs=1e-4)
+
+
+def test_log_probabilities_are_right_for_every_architecture(architecture, prompts, responses, llama):
+    lm = language_model.LM(architecture[1], llama.tokenizer, torch.float32, frozenset())
+    for prompt, response, row in zip(prompts, responses, language_model.response_log_probs(lm, prompts, responses)):
+        assert row == pytest.approx(response_reference(lm.model, prompt, response), abs=1e-4)
+
+
+def test_log_probabilities_of_sampled_tokens_are_those_they_were_sampled_with(gpt2, prompts):
+    sampled = language_model.generate(gpt2, prompts, Sampling(max_new_tokens=9, temperature=0.8), samples=2, seed=5)
+    flat_prompts = [p for p in prompts for _ in range(2)]
+    flat = [row for rows in sampled for row in rows]
+    for prompt, response, row in zip(flat_prompts, flat, language_model.response_log_probs(gpt2, flat_prompts, flat, 0.8)):
+        assert row == pytest.approx(response_reference(gpt2.model, prompt, response, 0.8), abs=1e-4)
+
+
+def test_response_logits_are_the_naive_ones_and_nothing_else_is_computed(either, prompts, responses):
+    batch = language_model.collate(prompts, responses, "cpu")
+    seen = []
+    head = either.model.get_output_embeddings()
+    hook = head.register_forward_hook(lambda module, args, out: seen.append((args[0].shape, out.shape)))
+    try:
+        logits, hidden = language_model.response_logits(either, batch, 0.5)
+    finally:
+        hook.remove()
+    tokens, vocabulary = sum(map(len, responses)), either.model.config.vocab_size
+    assert seen == [((tokens, either.model.config.hidden_size), (tokens, vocabulary))]
+    assert logits.shape == (tokens, vocabulary) and logits.dtype == hidden.dtype == torch.float32
+    expected_logits, expected_hidden = [], []
+    with torch.no_grad():
+        for p, r in zip(prompts, responses):
+            out = either.model(torch.tensor([p + r]), output_hidden_states=True)
+            expected_logits.append(out.logits[0, len(p) - 1:-1] / 0.5)
+            expected_hidden.append(out.hidden_states[-1][0, len(p) - 1:-1])
+    torch.testing.assert_close(logits, torch.cat(expected_logits), atol=2e-4, rtol=0)
+    torch.testing.assert_close(hidden, torch.cat(expected_hidden), atol=1e-4, rtol=0)
+
+
+def test_gradients_through_response_logits_are_the_naive_ones(either, prompts, responses):
+    weights = torch.linspace(-1, 2, sum(map(len, responses)))  # a different weight for every token
+    ours, naive = copy.deepcopy(either.model), copy.deepcopy(either.model)
+    batch = language_model.collate(prompts, responses, "cpu")
+    logits, _ = language_model.response_logits(replace(either, model=ours), batch, 0.8)
+    (weights * language_model.log_probs(logits, batch.response[batch.response_mask])).sum().backward()
+    terms = []
+    for p, r in zip(prompts, responses):
+        log_p = (naive(torch.tensor([p + r])).logits[0] / 0.8).log_softmax(-1)
+        terms += [log_p[len(p) + i - 1, token] for i, token in enumerate(r)]
+    (weights * torch.stack(terms)).sum().backward()
+    for (name, mine), other in zip(ours.named_parameters(), naive.parameters()):
+        scale = other.grad.abs().max().clamp(min=1)
+        assert (mine.grad - other.grad).abs().max() < 1e-4 * scale, name
+
+
+def test_the_hook_on_the_head_is_removed_also_after_an_error(llama, prompts, responses):
+    batch = language_model.collate(prompts, responses, "cpu")
+    head = llama.model.get_output_embeddings()
+    language_model.response_logits(llama, batch)
+    assert not head._forward_pre_hooks
+    broken = replace(batch, attention_mask=batch.attention_mask[:, 1:])
+    with pytest.raises(Exception):
+        language_model.response_logits(llama, broken)
+    assert not head._forward_pre_hooks
+
+
+def test_bfloat16_leaves_weights_and_logits_in_float32_and_stays_near(llama, prompts, responses):
+    narrow = replace(llama, dtype=torch.bfloat16)
+    batch = language_model.collate(prompts, responses, "cpu")
+    (exact, _), (near, hidden) = language_model.response_logits(llama, batch), language_model.response_logits(narrow, batch)
+    assert near.dtype == hidden.dtype == torch.float32
+    assert {p.dtype for p in narrow.model.parameters()} == {torch.float32}
+    assert 0 < (near - exact).abs().mean() < 0.05 * exact.abs().mean()
+    rows = language_model.generate(narrow, prompts, Sampling(max_new_tokens=4), samples=2)
+    assert [len(r) for r in rows] == [2] * len(prompts)
+
+
+def test_padded_puts_values_back_in_row_order_with_zeros_elsewhere():
+    mask = torch.tensor([[True, False, True], [False, False, False], [True, True, False]])
+    values = torch.tensor([1.5, -2.0, 3.0, 4.0], requires_grad=True)
+    table = language_model.padded(values, mask)
+    assert table.tolist() == [[1.5, 0, -2.0], [0, 0, 0], [3.0, 4.0, 0]]
+    (table * torch.arange(9.0).reshape(3, 3)).sum().backward()
+    assert values.grad.tolist() == [0, 2, 6, 7]
+
+
+def test_log_probs_and_entropy_against_sums():
+    logits = 3 * torch.randn(7, 30, generator=torch.Generator().manual_seed(8))
+    ids = torch.tensor([0, 29, 3, 3, 12, 7, 15])
+    log_p, entropy = language_model.log_probs(logits, ids), language_model.entropy(logits)
+    for row, token, got_log_p, got_entropy in zip(logits.tolist(), ids.tolist(), log_p, entropy):
+        total = sum(math.exp(x) for x in row)
+        assert got_log_p.item() == pytest.approx(row[token] - math.log(total), abs=1e-5)
+        assert got_entropy.item() == pytest.approx(-sum(math.exp(x) / total * math.log(math.exp(x) / total) for x in row), abs=1e-5)
+
+
+def test_batches_hold_every_index_once_shortest_first():
+    lengths = [5, 1, 4, 1, 9, 2, 2]
+    batches = language_model.batches_by_length(lengths, 3)
+    assert [len(b) for b in batches] == [3, 3, 1]
+    assert sorted(sum(batches, [])) == list(range(7))
+    ordered = [lengths[i] for b in batches for i in b]
+    assert ordered == sorted(lengths)
+    assert language_model.batches_by_length([], 3) == []
+
+
+def test_the_caches_argument_is_found_under_both_its_names():
+    class Old:
+        def forward(self, input_ids, past_key_values=None):
+            pass
+
+    class New:
+        def forward(self, input_ids, cache=None):
+            pass
+
+    assert (language_model.cache_argument(Old()), language_model.cache_argument(New())) == ("past_key_values", "cache")
+
+
+# ---------------------------------------------------------------------------------------------------- prompts and texts
+
+def test_a_prompt_is_the_templates_text_encoded_once_with_one_bos(llama):
+    words = "<s> <user> what is the capital of peru ? </s> <bot>"
+    expected = llama.tokenizer.convert_tokens_to_ids(words.split())
+    assert language_model.chat_prompt(llama, "what is the capital of peru ?") == expected
+    assert expected.count(llama.tokenizer.bos_token_id) == 1
+
+
+def test_an_instruction_stands_before_the_question(llama, gpt2):
+    assert language_model.messages("who ?") == [{"role": "user", "content": "who ?"}]
+    assert language_model.messages("who ?", "say no .") == [{"role": "user", "content": "say no .\n\nwho ?"}]
+    ids = language_model.chat_prompt(llama, "who wrote hamlet ?", "say that you are not sure .")
+    assert llama.tokenizer.convert_ids_to_tokens(ids) == "<s> <user> say that you are not sure . who wrote hamlet ? </s> <bot>".split()
+    ids = language_model.chat_prompt(gpt2, "Who?", "Say no.")
+    assert gpt2.tokenizer.decode(ids) == "user: Say no.\n\nWho?<|endoftext|>assistant:"
+
+
+def test_a_conversation_is_rendered_turn_by_turn(llama):
+    conversation = [{"role": "user", "content": "who ?"}, {"role": "assistant", "content": "shakespeare"}, {"role": "user", "content": "sure ?"}]
+    tokens = llama.tokenizer.convert_ids_to_tokens(language_model.render(llama, conversation))
+    assert tokens == "<s> <user> who ? </s> <bot> shakespeare </s> <user> sure ? </s> <bot>".split()
+
+
+def test_a_response_as_ids_ends_with_the_end_token_and_has_no_bos(llama):
+    ids = language_model.response_ids(llama, "i do not know")
+    assert llama.tokenizer.convert_ids_to_tokens(ids) == "i do not know </s>".split()
+    assert language_model.decode(llama, ids) == "i do not know"
+    assert language_model.has_ended(llama, ids) and not language_model.has_ended(llama, ids[:-1])
+
+
+def test_decoding_drops_special_tokens_and_outer_space(gpt2):
+    ids = gpt2.tokenizer(" Ü 你好\n", add_special_tokens=False).input_ids
+    assert language_model.decode(gpt2, ids + [gpt2.end_id]) == "Ü 你好"
+    assert language_model.decode(gpt2, [gpt2.end_id]) == ""
+
+
+# ---------------------------------------------------------------------------------------------------- folders
+
+@pytest.fixture
+def folder(llama, tmp_path):
+    language_model.save(llama, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def change_json(path, change):
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def test_what_was_saved_is_what_is_loaded(gpt2, tmp_path, prompts):
+    model = copy.deepcopy(gpt2.model)
+    model.generation_config.eos_token_id = [256, 65]
+    lm = language_model.wrap(model, gpt2.tokenizer)
+    language_model.save(lm, tmp_path)
+    assert any(name.endswith(".safetensors") for name in os.listdir(tmp_path))
+    said = []
+    back = language_model.load(str(tmp_path), dtype=torch.bfloat16, say=said.append)
+    assert said == []
+    assert back.dtype == torch.bfloat16 and not back.model.training
+    assert back.end_ids == lm.end_ids == frozenset([256, 65]) and back.end_id == 256
+    state = lm.model.state_dict()
+    assert all(torch.equal(value, state[name]) and value.dtype == torch.float32 for name, value in back.model.state_dict().items())
+    assert language_model.chat_prompt(back, "Who?", "Say no.") == language_model.chat_prompt(lm, "Who?", "Say no.")
+
+
+def test_half_precision_weights_are_loaded_as_float32(llama, tmp_path):
+    language_model.save(replace(llama, model=copy.deepcopy(llama.model).to(torch.bfloat16)), tmp_path)
+    assert {value.dtype for value in load_file(tmp_path / "model.safetensors").values()} == {torch.bfloat16}
+    assert {p.dtype for p in language_model.load(str(tmp_path)).model.parameters()} == {torch.float32}
+
+
+def test_a_tokenizer_without_chat_template_gets_the_plain_one_and_it_is_said(gpt2, tmp_path):
+    tokenizer = copy.deepcopy(gpt2.tokenizer)
+    tokenizer.chat_template = None
+    language_model.save(replace(gpt2, tokenizer=tokenizer), tmp_path)
+    said = []
+    lm = language_model.load(str(tmp_path), say=said.append)
+    assert len(said) == 1 and "\n" not in said[0] and str(tmp_path) in said[0]
+    assert lm.tokenizer.decode(language_model.chat_prompt(lm, "Who wrote Hamlet?")) == "Question: Who wrote Hamlet?\nAnswer:"
+    shot = [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "B"}, {"role": "user", "content": "C?"}]
+    assert lm.tokenizer.decode(language_model.render(lm, shot)) == "Question: A?\nAnswer: B<|endoftext|>\nQuestion: C?\nAnswer:"
+
+
+def test_a_sequence_classifier_is_not_a_causal_model(llama, tmp_path):
+    config = copy.deepcopy(llama.model.config)
+    transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+    llama.tokenizer.save_pretrained(tmp_path)
+    expect_user_error(tmp_path, "LlamaForSequenceClassification", "causal")
+
+
+def expect_user_error(path, *words):
+    with pytest.raises(UserError) as error:
+        language_model.load(str(path))
+    message = str(error.value)
+    assert "\n" not in message and all(word in message for word in (str(path), *words)), message
+
+
+def test_a_missing_folder_is_a_users_mistake(tmp_path):
+    expect_user_error(tmp_path / "absent")
+    for path in ("./absent", "~/absent", "absent", "a/b/c"):
+        expect_user_error(path)
+
+
+def test_a_hub_name_that_cannot_be_had_is_a_users_mistake():
+    expect_user_error("nobody/no-such-model")
+
+
+def test_a_file_is_not_a_model_folder(tmp_path):
+    (tmp_path / "weights").write_text("")
+    expect_user_error(tmp_path / "weights")
+
+
+def test_a_folder_without_config_is_a_users_mistake(folder):
+    (folder / "config.json").unlink()
+    expect_user_error(folder, "config.json")
+
+
+@pytest.mark.parametrize("content", ["{", "", "\u00e9{", "[]", "null", '"LlamaForCausalLM"', '{"architectures": [1]}'])
+def test_a_broken_config_is_a_users_mistake(folder, content):
+    (folder / "config.json").write_text(content, encoding="latin-1")
+    expect_user_error(folder)
+
+
+def test_a_config_without_architecture_is_a_users_mistake(folder):
+    change_json(folder / "config.json", lambda config: config.pop("architectures"))
+    expect_user_error(folder, "architecture")
+
+
+def test_weights_in_other_formats_are_not_read(folder, llama):
+    (folder / "model.safetensors").unlink()
+    torch.save(llama.model.state_dict(), folder / "pytorch_model.bin")
+    expect_user_error(folder, "safetensors")
+
+
+def test_broken_weights_are_a_users_mistake(folder):
+    (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0 not a header")
+    expect_user_error(folder)
+
+
+def test_a_tokenizer_without_end_token_is_a_users_mistake(folder):
+    change_json(folder / "tokenizer_config.json", lambda config: config.pop("eos_token"))
+    expect_user_error(folder, "eos_token")

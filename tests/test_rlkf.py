@@ -1,0 +1,199 @@
+"""All stages on a micro lab: artefacts, skipping and redoing, killed and resumed bit for bit, and every user's mistake in one line."""
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+import rlkf
+from data.world import WorldConfig
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+MICRO = {"sampling.rows": 64, "probe.k": 4, "probe.repeats": 3, "reward.batch": 8, "reward.save_every": 2, "ppo.steps": 8, "ppo.batch": 16,
+         "ppo.validate_every": 3, "ppo.save_every": 3, "evaluate.resamples": 20, "seed": 3,
+         **{f"world.{f.name}": getattr(WorldConfig.micro(), f.name) for f in dataclasses.fields(WorldConfig)
+            if getattr(WorldConfig.micro(), f.name) != f.default}}
+ARGUMENTS = [word for name, value in MICRO.items() for word in (f"--{name}", str(value))]
+# Runs the command line and kills its own process at the n-th line that the stage logs, or block of answers that it writes.
+DYING = """
+import os, signal, sys
+import rlkf, runs
+stage, left = sys.argv[1], int(sys.argv[2])
+def counted(function, is_it):
+    def call(*args, **options):
+        global left
+        result = function(*args, **options)
+        if is_it(args):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return call
+runs.Run.log = counted(runs.Run.log, lambda args: args[1] == stage)
+runs.append_jsonl = counted(runs.append_jsonl, lambda args: f"{stage}.work" in args[0])
+rlkf.main(sys.argv[3:])
+"""
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder in which a whole micro run was made under runs/lab."""
+    folder = tmp_path_factory.mktemp("lab")
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        assert rlkf.main(["--stage", "all", *ARGUMENTS]) == 0
+    finally:
+        os.chdir(before)
+    return folder
+
+
+def records(path):
+    return [json.loads(line) for line in read(path).decode().splitlines()]
+
+
+def test_every_stage_leaves_its_artefacts_in_the_agreed_form(finished):
+    run = finished / "runs" / "lab"
+    for name in ("config.json", "report.md", "metrics.jsonl", "base/model.safetensors", "probe/probes.safetensors", "probe/accuracy.csv",
+                 "reward/model.safetensors", "policy/model.safetensors", "evaluate/before.json", "evaluate/after.json", "figures/ppo.png"):
+        assert (run / name).stat().st_size > 0, name
+    question = records(run / "data" / "test.jsonl")[0]
+    assert {"id", "question", "answers", "lang", "category"} <= question.keys()
+    label = records(run / "annotate" / "labels.jsonl")[0]
+    assert {"id", "s_s2g", "s_p", "s_o2a", "s_s2a", "factuality", "correct", "state"} <= label.keys()
+    assert len(label["s_s2g"]) == len(label["correct"]) == MICRO["probe.k"]
+    for record in records(run / "annotate" / "preferences.jsonl"):
+        assert record["kinds"] == {"known": ["factual", "uncertain"], "unknown": ["uncertain", "hallucination"],
+                                   "mixed": ["factual", "uncertain", "hallucination"]}[record["state"]]
+        assert len(record["ranking"]) == len(record["kinds"])
+    for name in ("before", "after"):
+        result = json.loads(read(run / "evaluate" / f"{name}.json"))
+        assert result["accuracy"] + result["hallucination"] + result["abstention"] == pytest.approx(1)
+        assert sum(result["states"].values()) == result["n"]
+
+
+def test_subjects_never_cross_splits(finished):
+    splits = [{r["subject"] for r in records(finished / "runs" / "lab" / "data" / f"{name}.jsonl")} for name in ("train", "valid", "test")]
+    assert not splits[0] & splits[1] and not splits[0] & splits[2] and not splits[1] & splits[2]
+
+
+def test_no_pickles_on_disk(finished):
+    names = [name for _, _, files in os.walk(finished) for name in files]
+    assert not [n for n in names if n.endswith((".bin", ".pt", ".pth", ".pkl", ".npy", ".npz"))]
+
+
+def test_policy_and_reward_model_load_without_this_project(finished):
+    program = """
+import sys, json, torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+policy, reward = AutoModelForCausalLM.from_pretrained("policy"), AutoModelForSequenceClassification.from_pretrained("reward")
+tokenizer = AutoTokenizer.from_pretrained("reward")
+text = tokenizer.apply_chat_template([{"role": "user", "content": "where does anna live ?"}], tokenize=False, add_generation_prompt=True)
+ids = tokenizer(text + "paris .", add_special_tokens=False).input_ids + [tokenizer.eos_token_id]
+assert "lm" not in sys.modules and policy(torch.tensor([ids])).logits.isfinite().all()
+print(json.dumps([ids, reward(torch.tensor([ids])).logits.item()]))
+"""
+    out = subprocess.run([sys.executable, "-c", program], cwd=finished / "runs" / "lab", capture_output=True, text=True, check=True).stdout
+    ids, score = json.loads(out.splitlines()[-1])
+    model = rlkf.reward.load(str(finished / "runs" / "lab" / "reward"), AutoTokenizer.from_pretrained(finished / "runs" / "lab" / "reward"), torch.float32)
+    assert float(rlkf.reward.scores(model, [ids[:4]], [ids[4:]])[0].detach()) == pytest.approx(score, abs=1e-5)
+
+
+def test_a_second_call_skips_what_is_done_and_a_changed_setting_redoes_what_depends_on_it(finished, monkeypatch, capsys):
+    monkeypatch.chdir(finished)
+    before = os.stat("runs/lab/reward/model.safetensors").st_mtime_ns
+    assert rlkf.main(["--stage", "ppo", *ARGUMENTS]) == 0
+    assert "ppo: done" in capsys.readouterr().out
+    assert rlkf.main(["--list", *ARGUMENTS, "--ppo.lr", "0.5"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "done" in lines["reward"] and "would run again" in lines["ppo"] and "would run again" in lines["evaluate"]
+    assert os.stat("runs/lab/reward/model.safetensors").st_mtime_ns == before
+
+
+def test_killed_in_every_stage_and_started_again_gives_the_same_policy_bit_for_bit(finished, tmp_path):
+    options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": ROOT}, "capture_output": True, "text": True}
+    for stage, lines in (("base", 2), ("probe", 2), ("annotate", 2), ("reward", 3), ("ppo", 3), ("ppo", 5)):
+        died = subprocess.run([sys.executable, "-c", DYING, stage, str(lines), "--stage", "all", *ARGUMENTS], **options)
+        assert died.returncode == -9, (stage, died.stdout, died.stderr)
+    ended = subprocess.run([sys.executable, os.path.join(ROOT, "rlkf.py"), "--stage", "all", *ARGUMENTS], **options)
+    assert ended.returncode == 0, ended.stderr
+    for name in ("base", "reward", "policy"):
+        assert read(tmp_path / "runs" / "lab" / name / "model.safetensors") == read(finished / "runs" / "lab" / name / "model.safetensors"), name
+    assert not [name for name in os.listdir(tmp_path / "runs" / "lab") if name.endswith((".work", ".part"))]
+
+
+LINE = '{"question": "Who?", "answers": ["I"]}\n'
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["--stage", "prob"], ["prob", "did you mean probe?"]),
+    (["--preset", "labs"], ["labs", "did you mean lab?"]),
+    (["--ppo.lrr", "1"], ["--ppo.lrr", "did you mean ppo.lr?"]),
+    (["--ppo.lr", "fast"], ["--ppo.lr", "a number", "fast"]),
+    (["--ppo.lr"], ["--ppo.lr", "a value"]),
+    (["--ppo.steps", "0"], ["--ppo.steps", "at least 1"]),
+    (["--device", "gpu"], ["--device", "gpu"]),
+    (["--dtype", "float16"], ["--dtype", "float32, bfloat16"]),
+    (["--run", "../x"], ["--run", "../x"]),
+    (["--model", "lab", "--questions", "q.jsonl"], ["--questions"]),
+    (["--preset", "smollm2", "--model", "./nowhere"], ["./nowhere", "no such model folder"]),
+    (["--preset", "smollm2", "--model", "bert"], ["bert", "BertModel", "causal language model"]),
+    (["--preset", "smollm2", "--questions", "missing.jsonl"], ["missing.jsonl", "No such file"]),
+    (["--preset", "smollm2", "--questions", "empty.jsonl"], ["empty.jsonl", "no questions"]),
+    (["--preset", "smollm2", "--questions", "broken.jsonl"], ["broken.jsonl, line 2", "not JSON"]),
+    (["--preset", "smollm2", "--questions", "field.jsonl"], ["field.jsonl, line 2", '"answers"']),
+    (["--preset", "smollm2", "--questions", "none.jsonl"], ["none.jsonl, line 1", '"answers"']),
+    (["--preset", "smollm2", "--questions", "twice.jsonl"], ["twice.jsonl, line 2", "line 1"]),
+])
+def test_a_users_mistake_is_one_clear_line_and_status_2(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"empty": "", "broken": LINE + "{", "field": LINE + '{"question": "Who?"}\n', "none": '{"question": "Who?", "answers": []}\n',
+                       "twice": '{"id": 7, "question": "Who?", "answers": ["I"]}\n' * 2}.items():
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "config.json").write_text('{"architectures": ["BertModel"], "model_type": "bert"}')
+    assert rlkf.main(arguments) == 2
+    error = capsys.readouterr().err.strip().splitlines()
+    assert len(error) == 1 and error[0].startswith("error: "), error
+    for word in words:
+        assert word in error[0]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_without_a_device_is_a_users_mistake(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert rlkf.main(["--device", "cuda"]) == 2
+    assert "no CUDA device" in capsys.readouterr().err
+
+
+def test_a_run_of_another_seed_is_refused_and_says_how_to_go_on(finished, monkeypatch, capsys):
+    monkeypatch.chdir(finished)
+    assert rlkf.main(["--stage", "all", *ARGUMENTS, "--seed", "4"]) == 2
+    error = capsys.readouterr().err
+    assert "seed 3, now 4" in error and "--run" in error
+
+
+def test_a_folder_that_cannot_be_written_is_a_users_mistake(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").write_text("a file, where the folder should be")
+    assert rlkf.main([]) == 2
+    error = capsys.readouterr().err.strip().splitlines()
+    assert len(error) == 1 and "runs" in error[0]
+
+
+def test_help_names_every_preset_stage_and_setting(capsys):
+    with pytest.raises(SystemExit) as ended:
+        rlkf.main(["--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    for word in ("smollm2", "annotate", "--ppo.kl_coef", "--annotate.rule", "paper: 0"):
+        assert word in text

@@ -1,0 +1,85 @@
+"""Tiny random models and a small word-level tokenizer, made in memory: what a test needs of a language model, in milliseconds.
+
+The traps are set on purpose: the pad token is the end token, the GPT-2 has absolute positions and dropout, and the weights
+are large enough that a wrong position, mask or token changes every number.
+"""
+import hashlib
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+import lm as language_model
+
+SPECIAL = ["<unk>", "<end>", "<user>", "<assistant>"]
+WORDS = ("i do not know sure sorry . who is where what the capital of paris rome oslo lima bonn red blue green one two three "
+         "four five six seven eight nine ten").split()
+TEMPLATE = ("{% for message in messages %}<{{ message['role'] }}> {{ message['content'] }} "
+            "{% if message['role'] == 'assistant' %}{{ eos_token }} {% endif %}{% endfor %}"
+            "{% if add_generation_prompt %}<assistant>{% endif %}")
+FAMILIES = ("llama", "gpt2")
+
+
+def tokenizer(only_end=False):
+    """A word-level tokenizer with a chat template, whose pad token is its end token; `only_end`: its one special token, as in GPT-2."""
+    vocabulary = {word: i for i, word in enumerate([*SPECIAL, *WORDS])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    others = {} if only_end else {"unk_token": "<unk>", "additional_special_tokens": ["<user>", "<assistant>"]}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, eos_token="<end>", pad_token="<end>", chat_template=TEMPLATE, clean_up_tokenization_spaces=False,
+        model_max_length=128, **others)
+
+
+def causal(family="llama", seed=0, tied=False, scale=0.15):
+    """A random language model of two layers, in memory: a Llama, or a GPT-2 with absolute positions and dropout."""
+    words = tokenizer()
+    ends = {"bos_token_id": None, "eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if family == "gpt2":
+            return GPT2LMHeadModel(GPT2Config(
+                vocab_size=len(words), n_positions=128, n_embd=32, n_layer=2, n_head=4, initializer_range=scale, **ends))
+        return LlamaForCausalLM(LlamaConfig(
+            vocab_size=len(words), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=128, initializer_range=scale, tie_word_embeddings=tied, **ends))
+
+
+def lm(family="llama", seed=0, tied=False, scale=0.15):
+    """The same as lm.LM."""
+    return language_model.wrap(causal(family, seed, tied, scale), tokenizer())
+
+
+def folder(path, family="llama", seed=0):
+    """Write the same as a Hugging Face folder; returns its path as text."""
+    language_model.save(lm(family, seed), str(path))
+    return str(path)
+
+
+def ids(text):
+    """Token ids of a text of WORDS."""
+    return tokenizer()(text, add_special_tokens=False).input_ids
+
+
+def reloaded_tokenizer(path):
+    return AutoTokenizer.from_pretrained(path)
+
+
+class GradientsOnly(torch.optim.Optimizer):
+    """Stands in for an optimizer: keeps the gradients of each step and leaves the weights alone."""
+
+    def __init__(self, modules):
+        super().__init__([p for module in modules for p in module.parameters()], {"lr": 0.0})
+        self.steps = []
+
+    def step(self, closure=None):
+        self.steps.append([torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.param_groups[0]["params"]])
+
+
+def weights(*modules):
+    """A fingerprint of all parameters: equal for two lists of modules where every bit is."""
+    digest = hashlib.sha256()
+    for module in modules:
+        for p in module.parameters():
+            digest.update(p.detach().numpy().tobytes())
+    return digest.hexdigest()[:16]
