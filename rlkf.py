@@ -30,6 +30,7 @@ import report
 import reward
 import runs
 import settings as all_settings
+import sft
 from data import facts, world
 from files import UserError, read_jsonl, read_questions, whole, write_json, write_jsonl
 from lm import chat_prompt, decode, generate, has_ended
@@ -246,16 +247,33 @@ def stage_reward(run):
         say(f"  {row['state']}, {row['pair']}: {row['accuracy']:.3f} of {row['n']} (always answer {row['always_answer']:.2f}, longer {row['longer']:.2f})")
 
 
+def warm_up(run, tasks):
+    """Folder or name of the policy that PPO starts from: the base model, or what a supervised warm-up makes of it."""
+    config, folder = run.settings.sft, run.work("ppo", "warm")
+    if not config.steps:
+        return run.base_model
+    if not os.path.isdir(folder):
+        policy = load_model(run)
+        with bar(config.steps, "steps", "supervised warm-up") as tick:
+            for figures in sft.learn(policy, tasks, config, run.settings.seed):
+                run.log("ppo", event="warm-up", **figures)
+                tick(1)
+        with whole(folder) as part:
+            language_model.save(policy, part)
+    return folder
+
+
 def stage_ppo(run):
     """Section 4: PPO with guidance. The policy kept is the best on the validation questions."""
     s, config = run.settings, run.settings.ppo
     split = load_questions(run)
     states = states_of(run, split["valid"])
-    policy = load_model(run)
-    reference = load_model(run) if config.kl_coef > 0 else None
+    by_id, lm = {q["id"]: q for q in split["train"]}, load_model(run)
+    tasks = [ppo.tokenise(lm, r, by_id[r["id"]]) for r in read_jsonl(run.path("annotate", "preferences.jsonl"))]
+    start = warm_up(run, tasks)
+    policy = load_model(run, start)
+    reference = load_model(run, start) if config.kl_coef > 0 else None
     model = reward.load(run.path("reward"), policy.tokenizer, policy.dtype, s.device)
-    by_id = {q["id"]: q for q in split["train"]}
-    tasks = [ppo.tokenise(policy, r, by_id[r["id"]]) for r in read_jsonl(run.path("annotate", "preferences.jsonl"))]
     value_head = ppo.new_value_head(policy)
     optimizer = ppo.new_optimizer(policy, value_head, config)
     modules, checkpoint, best_folder = {"policy": policy.model, "value": value_head}, run.work("ppo", "checkpoint"), run.work("ppo", "best")

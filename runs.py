@@ -24,7 +24,7 @@ from settings import LAB, flatten
 IDENTITY = ("model", "embedder", "questions", "seed")   # another value of these is another run
 DEPENDS = {  # the sections of settings that a stage reads itself, besides those of all stages before it
     "base": ("world",), "data": (), "probe": ("probe", "sampling", "dtype"), "annotate": ("annotate",),
-    "reward": ("reward",), "ppo": ("ppo",), "evaluate": ("evaluate",), "report": (),
+    "reward": ("reward",), "ppo": ("sft", "ppo"), "evaluate": ("evaluate",), "report": (),
 }
 FOLDER = {"ppo": "policy"}
 STAGES = tuple(DEPENDS)

@@ -20,6 +20,7 @@ from lm import Sampling
 from ppo import PPOConfig
 from probe import ProbeConfig
 from reward import RewardConfig
+from sft import SFTConfig
 
 LAB = "lab"
 
@@ -37,6 +38,7 @@ class Settings:
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     annotate: AnnotateConfig = field(default_factory=AnnotateConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
+    sft: SFTConfig = field(default_factory=SFTConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
 
@@ -55,14 +57,14 @@ PRESETS = {
         "questions": "facts-en", "dtype": "bfloat16", "sampling.max_new_tokens": 24, "sampling.temperature": 0.6,
         "annotate.uncertain_temperature": 0.6,
         "reward.lr": 2e-5, "reward.batch": 16, "reward.warmup": 0.05, "reward.micro_rows": 24,
-        "ppo.lr": 1e-5, "ppo.value_lr": 1e-3, "ppo.steps": 80, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
+        "sft.steps": 20, "ppo.lr": 1e-5, "ppo.value_lr": 1e-3, "ppo.steps": 80, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
         "ppo.kl_coef": 0.05, "ppo.guidance_tokens": 4, "ppo.save_every": 20,
     },
     # Qwen2.5-0.5B-Instruct on one GPU.
     "qwen2.5-0.5b": {
         "model": "Qwen/Qwen2.5-0.5B-Instruct", "embedder": "sentence-transformers/all-MiniLM-L6-v2",
         "questions": "facts-en", "device": "cuda", "dtype": "bfloat16", "sampling.max_new_tokens": 32,
-        "sampling.rows": 512, "reward.lr": 1e-5, "ppo.lr": 3e-6, "ppo.value_lr": 1e-3, "ppo.kl_coef": 0.01, "ppo.batch": 64,
+        "sampling.rows": 512, "reward.lr": 1e-5, "sft.steps": 20, "ppo.lr": 3e-6, "ppo.value_lr": 1e-3, "ppo.kl_coef": 0.01, "ppo.batch": 64,
     },
     # A.4, exactly: lr 5e-6 / 1e-6, AdamW (0.9, 0.99) eps 1e-5 (optim.py), 1 epoch, 1% warm-up, batch 64 (7B), KL 0.
     "paper-7b": {
@@ -136,20 +138,20 @@ def check(settings):
     """Raise UserError where a number lies outside what makes sense."""
     flat = flatten(settings)
     for name in ("sampling.max_new_tokens", "sampling.rows", "probe.k", "probe.repeats", "probe.rows", "annotate.uncertain_k",
-                 "reward.epochs", "reward.batch", "reward.micro_rows", "reward.save_every", "ppo.steps", "ppo.batch",
+                 "reward.epochs", "reward.batch", "reward.micro_rows", "reward.save_every", "sft.batch", "sft.micro_rows", "ppo.steps", "ppo.batch",
                  "ppo.epochs", "ppo.guidance_tokens", "ppo.micro_rows", "ppo.validate_every", "ppo.save_every",
                  "evaluate.resamples", "world.values"):
         if flat[name] < 1:
             raise UserError(f"--{name}: expected at least 1, not {flat[name]}")
-    for name in ("sampling.temperature", "annotate.uncertain_temperature", "reward.lr", "ppo.lr", "ppo.value_lr", "ppo.clip",
-                 "reward.max_grad_norm", "ppo.max_grad_norm", "sampling.top_p"):
+    for name in ("sampling.temperature", "annotate.uncertain_temperature", "reward.lr", "sft.lr", "ppo.lr", "ppo.value_lr", "ppo.clip",
+                 "reward.max_grad_norm", "sft.max_grad_norm", "ppo.max_grad_norm", "sampling.top_p"):
         if not flat[name] > 0:
             raise UserError(f"--{name}: expected more than 0, not {flat[name]}")
     for name in ("probe.valid", "probe.test", "reward.held_out", "ppo.guidance_share", "ppo.guidance_until", "ppo.gamma",
-                 "ppo.lam", "sampling.top_p", "reward.warmup", "ppo.warmup"):
+                 "ppo.lam", "sampling.top_p", "reward.warmup", "sft.warmup", "ppo.warmup"):
         if not 0 <= flat[name] <= 1:
             raise UserError(f"--{name}: expected a share between 0 and 1, not {flat[name]}")
-    for name in ("seed", "sampling.top_k", "evaluate.samples_shown", "ppo.kl_coef", "reward.beta", "reward.general"):
+    for name in ("seed", "sampling.top_k", "sft.steps", "evaluate.samples_shown", "ppo.kl_coef", "reward.beta", "reward.general"):
         if flat[name] < 0:
             raise UserError(f"--{name}: expected at least 0, not {flat[name]}")
     for name in ("probe.upper", "probe.lower", "annotate.upper", "annotate.lower"):

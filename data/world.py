@@ -267,7 +267,7 @@ def new_model(tokenizer, config):
     ))  # fmt: skip
 
 
-def pretrain(world, tokenizer, instructions, config, seed, progress=None):
+def pretrain(world, tokenizer, instructions, config, seed, progress=lambda step, total, loss: None):
     """Train a new model on the corpus, on the tokens of the answers only -> LlamaForCausalLM, float32, in eval mode.
 
     The loss is a mean over examples, in nats an answer: a mean over tokens would let long answers, the refusals, count
@@ -300,8 +300,7 @@ def pretrain(world, tokenizer, instructions, config, seed, progress=None):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         for stepper in (*optimizers, *schedulers):
             stepper.step()
-        if progress:
-            progress(step + 1, len(schedule), loss.item())
+        progress(step + 1, len(schedule), loss.item())
     return model.eval()
 
 

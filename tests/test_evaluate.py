@@ -10,6 +10,7 @@ import torch
 import evaluate
 import tiny
 from lm import Sampling
+from tiny import one_thread  # noqa: F401
 
 CASES = [  # (state, reading, how many): every combination, each with a number of its own
     ("known", "right", 7), ("known", "hedged", 1), ("known", "refusal", 3), ("known", "wrong", 2),

@@ -8,6 +8,7 @@ import torch
 
 import optim
 import tiny
+from tiny import one_thread  # noqa: F401
 
 
 def test_linear_schedule_rises_over_the_warm_up_and_falls_to_nothing():

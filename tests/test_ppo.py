@@ -13,6 +13,7 @@ import optim
 import ppo
 import tiny
 from lm import Sampling, generate, generator_for, render
+from tiny import one_thread  # noqa: F401
 
 END = tiny.tokenizer().eos_token_id
 SAMPLING = Sampling(max_new_tokens=7, temperature=0.7, rows=64)

@@ -11,6 +11,7 @@ from transformers import AutoModelForSequenceClassification
 import optim
 import reward
 import tiny
+from tiny import one_thread  # noqa: F401
 
 QUESTIONS = ["who is paris", "what is the capital of rome", "where is oslo", "what is red", "who is nine", "where is the capital"]
 REFUSAL, FACT, FICTION = "i do not know .", "the capital is rome", "blue"
@@ -118,6 +119,7 @@ def test_folder_pads_with_the_token_that_its_classifier_takes_for_padding(model,
     scores = huggingface_scores(tmp_path, rows, tokenizer.pad_token_id)
     torch.testing.assert_close(scores, reward.scores(model, *pairs).detach(), rtol=1e-5, atol=1e-5)
     assert tokenizer.pad_token_id == json.loads((tmp_path / "config.json").read_text())["pad_token_id"]
+    assert model.lm.tokenizer.pad_token_id == model.lm.end_id, "the tokenizer in memory, which may be the policy's, stays as it is"
 
 
 def test_a_tokenizer_with_no_special_token_but_the_end_makes_a_usable_folder(base, pairs, tmp_path):

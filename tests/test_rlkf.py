@@ -7,13 +7,13 @@ import sys
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoTokenizer
 
 import rlkf
 from data.world import WorldConfig
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-MICRO = {"sampling.rows": 64, "probe.k": 4, "probe.repeats": 3, "reward.batch": 8, "reward.save_every": 2, "ppo.steps": 8, "ppo.batch": 16,
+MICRO = {"sampling.rows": 64, "probe.k": 4, "probe.repeats": 3, "reward.batch": 8, "reward.save_every": 2, "sft.steps": 2, "ppo.steps": 8, "ppo.batch": 16,
          "ppo.validate_every": 3, "ppo.save_every": 3, "evaluate.resamples": 20, "seed": 3,
          **{f"world.{f.name}": getattr(WorldConfig.micro(), f.name) for f in dataclasses.fields(WorldConfig)
             if getattr(WorldConfig.micro(), f.name) != f.default}}
@@ -94,7 +94,7 @@ def test_no_pickles_on_disk(finished):
 def test_policy_and_reward_model_load_without_this_project(finished):
     program = """
 import sys, json, torch
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoTokenizer
 policy, reward = AutoModelForCausalLM.from_pretrained("policy"), AutoModelForSequenceClassification.from_pretrained("reward")
 tokenizer = AutoTokenizer.from_pretrained("reward")
 text = tokenizer.apply_chat_template([{"role": "user", "content": "where does anna live ?"}], tokenize=False, add_generation_prompt=True)
@@ -121,7 +121,7 @@ def test_a_second_call_skips_what_is_done_and_a_changed_setting_redoes_what_depe
 
 def test_killed_in_every_stage_and_started_again_gives_the_same_policy_bit_for_bit(finished, tmp_path):
     options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": ROOT}, "capture_output": True, "text": True}
-    for stage, lines in (("base", 2), ("probe", 2), ("annotate", 2), ("reward", 3), ("ppo", 3), ("ppo", 5)):
+    for stage, lines in (("base", 2), ("probe", 2), ("annotate", 2), ("reward", 3), ("ppo", 1), ("ppo", 5), ("ppo", 5)):
         died = subprocess.run([sys.executable, "-c", DYING, stage, str(lines), "--stage", "all", *ARGUMENTS], **options)
         assert died.returncode == -9, (stage, died.stdout, died.stderr)
     ended = subprocess.run([sys.executable, os.path.join(ROOT, "rlkf.py"), "--stage", "all", *ARGUMENTS], **options)

@@ -33,7 +33,7 @@ def finish(run, *stages):
 @pytest.mark.parametrize("name, text, first", [
     ("world__values", "30", "base"), ("seed", "1", "base"), ("embedder", "some/where", "base"), ("probe__k", "3", "probe"),
     ("sampling__temperature", "0.5", "probe"), ("dtype", "bfloat16", "probe"), ("probe__l2", "1,2", "probe"), ("annotate__rule", "median", "annotate"),
-    ("annotate__scores", "s_p", "annotate"), ("reward__lr", "0.5", "reward"), ("ppo__steps", "3", "ppo"), ("evaluate__resamples", "9", "evaluate"),
+    ("annotate__scores", "s_p", "annotate"), ("reward__lr", "0.5", "reward"), ("ppo__steps", "3", "ppo"), ("sft__steps", "3", "ppo"), ("evaluate__resamples", "9", "evaluate"),
     ("device", "cuda", None)])
 def test_a_setting_changes_the_keys_of_its_stage_and_of_all_that_follow(name, text, first, tmp_path):
     before, after = make(tmp_path), make(tmp_path, **{name: text})

@@ -14,10 +14,11 @@ import ppo
 import probe
 import reward
 import settings
+import sft
 from files import UserError
 
 SECTIONS = {"world": data.world.WorldConfig, "sampling": lm.Sampling, "probe": probe.ProbeConfig, "annotate": dreamcatcher.AnnotateConfig,
-            "reward": reward.RewardConfig, "ppo": ppo.PPOConfig, "evaluate": evaluate.EvaluateConfig}
+            "reward": reward.RewardConfig, "sft": sft.SFTConfig, "ppo": ppo.PPOConfig, "evaluate": evaluate.EvaluateConfig}
 STAGES = ("base", "data", "probe", "annotate", "reward", "ppo", "evaluate", "report")
 
 
@@ -91,6 +92,7 @@ def test_the_paper_presets_hold_appendix_a4(preset, reward_batch, ppo_batch, mod
     assert (built.reward.lr, built.reward.warmup, built.reward.epochs, built.reward.batch) == (5e-6, 0.01, 1, reward_batch)
     assert (built.ppo.lr, built.ppo.batch, built.ppo.kl_coef) == (1e-6, ppo_batch, 0.0)
     assert built.reward.general == 1.0, "as much general data as factual"
+    assert built.sft.steps == 0 and built.ppo.guidance_share > 0, "guidance, and no warm-up"
     assert built.probe.k == 5 and built.annotate.rule == "median" and (built.probe.rule, built.probe.upper, built.probe.lower) == ("percentile", 65, 35)
     assert built.annotate.scores == ("s_s2g", "s_p", "s_o2a", "s_s2a") and built.probe.repeats == 10
     assert model in built.model and "bge-large" in built.embedder
@@ -131,7 +133,7 @@ def test_a_value_that_makes_no_sense_is_named(name, text):
 
 @pytest.mark.parametrize("name, text", [
     ("probe.l2", "strong"), ("probe.l2", ""), ("probe.l2", "1,-1"), ("seed", "-1"), ("sampling.top_k", "-1"), ("probe.upper", "101"),
-    ("probe.lower", "-1"), ("world.values", "0")])
+    ("probe.lower", "-1"), ("world.values", "0"), ("ppo.kl_coef", "-0.1"), ("sft.steps", "-1"), ("evaluate.samples_shown", "-1")])
 def test_a_value_that_a_later_stage_would_fail_on_is_named_at_once(name, text):
     assert complaint(settings.build, "lab", {name: text}).startswith(f"--{name}: expected ")
 

@@ -5,6 +5,7 @@ are large enough that a wrong position, mask or token changes every number.
 """
 import hashlib
 
+import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -18,6 +19,15 @@ TEMPLATE = ("{% for message in messages %}<{{ message['role'] }}> {{ message['co
             "{% if message['role'] == 'assistant' %}{{ eos_token }} {% endif %}{% endfor %}"
             "{% if add_generation_prompt %}<assistant>{% endif %}")
 FAMILIES = ("llama", "gpt2")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """For modules that import it: on models as small as these, threads cost more than they bring."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def tokenizer(only_end=False):

@@ -1,0 +1,51 @@
+"""The supervised warm-up: its loss against Hugging Face's own, micro-batches, and that it learns what it is shown."""
+import copy
+
+import pytest
+import torch
+
+import lm
+import sft
+import tiny
+
+TASKS = [{"prompt": [2, 4, 5, 6], "preferred": [7, 8, 1]}, {"prompt": [2, 4, 9], "preferred": [10, 1]},
+         {"prompt": [2, 5, 6, 7, 8, 9], "preferred": [11, 12, 9, 1]}]
+
+
+@pytest.fixture(params=tiny.FAMILIES)
+def policy(request):
+    return tiny.lm(request.param)
+
+
+def test_loss_is_hugging_faces_loss_on_the_response_tokens(policy):
+    loss = sft.imitation_loss(policy, [t["prompt"] for t in TASKS], [t["preferred"] for t in TASKS])
+    total = 0.0
+    for task in TASKS:
+        ids = torch.tensor([task["prompt"] + task["preferred"]])
+        labels = ids.clone()
+        labels[:, :len(task["prompt"])] = -100
+        total += policy.model(ids, labels=labels).loss.item() * len(task["preferred"])
+    assert loss.item() == pytest.approx(total, rel=1e-5)
+
+
+def test_micro_batches_add_up_to_the_whole_batch(policy):
+    weights = []
+    for rows in (1, 2, 16):
+        other = lm.wrap(copy.deepcopy(policy.model), policy.tokenizer)
+        losses = [f["loss"] for f in sft.learn(other, TASKS, sft.SFTConfig(steps=2, lr=1e-3, batch=3, micro_rows=rows), 0)]
+        weights.append((losses, torch.cat([p.detach().flatten() for p in other.model.parameters()])))
+    for losses, flat in weights[1:]:
+        assert losses == pytest.approx(weights[0][0], rel=1e-5)
+        torch.testing.assert_close(flat, weights[0][1], rtol=0, atol=1e-4)
+
+
+def test_the_policy_comes_to_say_what_it_imitates(policy):
+    list(sft.learn(policy, TASKS, sft.SFTConfig(steps=60, lr=1e-2, batch=3), 0))
+    said = lm.generate(policy, [t["prompt"] for t in TASKS], lm.Sampling(max_new_tokens=6, temperature=0.0))
+    assert [r[0] for r in said] == [t["preferred"] for t in TASKS]
+
+
+def test_without_steps_nothing_changes(policy):
+    before = copy.deepcopy(policy.model.state_dict())
+    assert list(sft.learn(policy, TASKS, sft.SFTConfig(), 0)) == []
+    assert all(torch.equal(before[name], value) for name, value in policy.model.state_dict().items())
