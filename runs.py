@@ -71,7 +71,7 @@ class Run:
         """What a stage depends on: {"name": value} of its own settings and those of the stages before it."""
         flat = flatten(self.settings)
         facts = {name: flat[name] for name in IDENTITY}
-        for earlier in STAGES[:STAGES.index(stage) + 1]:
+        for earlier in self.stages[:self.stages.index(stage) + 1]:
             for name, value in flat.items():
                 if name.split(".")[0] in DEPENDS[earlier]:
                     facts[name] = list(value) if isinstance(value, tuple) else value
