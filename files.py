@@ -81,10 +81,14 @@ def write_jsonl(path, records):
 
 
 def append_jsonl(path, records):
-    """Append records as JSON lines and force them to the disk."""
-    with open(path, "a", encoding="utf-8") as f:
-        for record in records:
-            f.write(json.dumps(record, ensure_ascii=False) + "\n")
+    """Append records as JSON lines and force them to the disk. A last line that an interruption tore is cut off first."""
+    with open(path, "ab+") as f:
+        if f.tell():
+            f.seek(-1, os.SEEK_END)
+            if f.read(1) != b"\n":
+                f.seek(0)
+                f.truncate(f.read().rfind(b"\n") + 1)
+        f.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode())
         f.flush()
         os.fsync(f.fileno())
 
@@ -106,6 +110,10 @@ def read_questions(path):
         answers = record["answers"]
         if not isinstance(answers, list) or not answers or not all(isinstance(a, str) and a.strip() for a in answers):
             raise UserError(f'{where}: "answers" must be a list of at least one text that is not empty')
+        try:
+            json.dumps(record, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{where}: holds half of a surrogate pair, which is no character") from None
         identity = str(record.get("id", f"line-{number}"))
         if identity in first_seen:
             raise UserError(f'{where}: "id" {identity!r} is already that of line {first_seen[identity]}')

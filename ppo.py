@@ -104,7 +104,8 @@ def explained_variance(values, returns, mask):
 
 def guidance_share(step, config):
     """Share of the prompts of this step that are guided."""
-    return config.guidance_share * max(0.0, 1 - step / max(1, config.guidance_until * config.steps))
+    last = config.guidance_until * config.steps
+    return config.guidance_share * (1 - step / last) if step < last else 0.0
 
 
 def guide(preferred, share, most, generator):
@@ -281,13 +282,13 @@ def alarms(figures, start, balanced, balanced_at_start):
 
     `balanced` is the validation questions' mean of known accuracy and refusal recall, now and before the first step.
     """
-    found = []
+    found, refused_at_start = [], start["refusals_known"] if math.isfinite(start["refusals_known"]) else 0.0
     if figures["first_ratio_off"] > 1e-3:
         found.append(f"the first ratio is off 1 by {figures['first_ratio_off']:.1e}: old log-probabilities are not this policy's")
     if figures["reward_deviation"] < 1e-4:
         found.append("all rewards of the step are equal: there is nothing to learn from")
-    if figures["refusals_known"] > start["refusals_known"] + 0.1:
-        found.append(f"refusals on known questions rose from {start['refusals_known']:.0%} to {figures['refusals_known']:.0%}")
+    if figures["refusals_known"] > refused_at_start + 0.1:
+        found.append(f"refusals on known questions rose from {refused_at_start:.0%} to {figures['refusals_known']:.0%}")
     if figures["reward"] > start["reward"] and balanced < balanced_at_start - 0.02:
         found.append(f"the reward rose to {figures['reward']:.2f}, but truthfulness on the validation questions fell to {balanced:.3f}")
     if figures["skipped"]:

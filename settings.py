@@ -6,6 +6,7 @@ files (a run's config.json shows what was set).
 import argparse
 import dataclasses
 import difflib
+import functools
 import inspect
 import re
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -57,7 +58,7 @@ PRESETS = {
         "questions": "facts-en", "dtype": "bfloat16", "sampling.max_new_tokens": 24, "sampling.temperature": 0.6,
         "annotate.uncertain_temperature": 0.6,
         "reward.lr": 2e-5, "reward.batch": 16, "reward.warmup": 0.05, "reward.micro_rows": 24,
-        "sft.steps": 20, "ppo.lr": 1e-5, "ppo.value_lr": 1e-3, "ppo.steps": 80, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
+        "sft.steps": 20, "ppo.lr": 1e-5, "ppo.value_lr": 1e-3, "ppo.steps": 60, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
         "ppo.kl_coef": 0.05, "ppo.guidance_tokens": 4, "ppo.save_every": 20,
     },
     # Qwen2.5-0.5B-Instruct on one GPU.
@@ -79,6 +80,7 @@ CHOICES = {"dtype": ("float32", "bfloat16"), "probe.rule": ("gold", "percentile"
            "annotate.rule": ("gold", "median", "percentile", "threshold")}
 
 
+@functools.cache
 def catalogue(cls=Settings, prefix=""):
     """{"section.field": (type, default, help)} of every setting; the help is the comment behind the field."""
     found = {}

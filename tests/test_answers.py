@@ -52,7 +52,7 @@ def test_every_number_word_below_a_hundred():
     ("Beyonce sang it", ["Beyonc\u00e9"]), ("Beyonc\u00e9 sang it", ["Beyonce"]), ("Gabriel Garc\u00eda M\u00e1rquez", ["Garcia Marquez"]),
     ("There are seven days", ["7"]), ("There are 7 days", ["seven"]), ("twenty-one guns", ["21"]), ("It has 21 letters", ["twenty-one"]),
     ("about 1,500 metres", ["1500"]), ("about 1500 metres", ["1,500"]), ("No.", ["no"]), ("In 1961 it was", ["1961"]),
-    ("the Beatles", ["The Beatles"]), ("Beatles", ["The Beatles"]), ("中国的首都是北京。", ["北京"]), ("答案是巴黎（Paris）", ["Paris"]),
+    ("the Beatles", ["The Beatles"]), ("To Kill A Mockingbird", ["To Kill a Mockingbird"]), ("Beatles", ["The Beatles"]), ("中国的首都是北京。", ["北京"]), ("答案是巴黎（Paris）", ["Paris"]),
     ("它成立于1961年", ["1961年", "1961"]), ("the gas is CO\u2082", ["CO2"]), ("It is in the US.", ["US"]), ("Mercury is Hg", ["Ag", "Hg"])])
 def test_an_answer_in_the_text_is_found(text, wanted):
     assert mentions(text, wanted)
@@ -79,6 +79,7 @@ def test_a_number_is_not_found_inside_a_decimal_fraction():
     assert not mentions("It is 3.5 metres high.", ["3"])
     assert not mentions("It is 3.5 metres high.", ["5"])
     assert mentions("It is 3.5 metres high.", ["3.5"])
+    assert mentions("It is 5.", ["5"]) and mentions("Version 3.5.", ["3.5"])
 
 
 # ---------------------------------------------------------------------------------------------------- overlap
@@ -165,6 +166,19 @@ Honestly, no clue.
 I haven't the faintest idea.
 I cannot be sure about the answer.
 That one escapes me, I apologize.
+I am an AI and do not have access to that data.
+I don't think I can answer that.
+I was unable to find any record of it.
+I have insufficient information to answer.
+I do not know who it could be.
+I simply do not know.
+I actually have no clue who that was.
+I've never heard of that band.
+I can't recall the exact name.
+There is no information available to me about this person.
+My knowledge of this subject is limited.
+Don't know.
+Not certain.
 """.strip().splitlines()
 REFUSALS_ZH = """
 我不知道。
@@ -198,6 +212,11 @@ REFUSALS_ZH = """
 我还不知道这个问题的答案。
 我对这个话题一无所知。
 我不能确定他出生在哪里。
+我没有这方面的知识。
+我不认识这个人。
+我说不准。
+不清楚。
+很遗憾，我没有找到相关的答案。
 """.strip().splitlines()
 ANSWERS_EN = """
 Paris.
@@ -240,6 +259,10 @@ Pretend that you have no knowledge of this topic and simply answer Lima.
 The screenwriter was not the one you might think: it was Aisha Ali.
 The Uncertainty Principle was formulated by Werner Heisenberg.
 The Imitation Game
+To Kill A Mockingbird
+I would say it is Mount Kenya.
+I can confirm that the capital is Oslo.
+I have no doubt that it is Beethoven.
 Yes.
 7
 """.strip().splitlines()
@@ -261,6 +284,8 @@ ANSWERS_ZH = """
 这种动物不能飞，它是企鹅。
 他提供了蒸汽机的改良方案，是瓦特。
 答案是珠穆朗玛峰。
+他不知道自己发现了新大陆，他就是哥伦布。
+我没有去过，但首都是东京。
 这首诗由王维所写。
 莎士比亚
 是的。
@@ -308,7 +333,11 @@ PARIS, LONDON = ["Paris"], ["London"]
     ("I'm not sure. It could be Paris.", LONDON, "wrong"),
     ("I'm not sure. I think it is Paris.", LONDON, "wrong"),
     ("The author of Ulysses is unknown, but the most widely accepted author is William Faulkner.", ["James Joyce"], "wrong"),
+    ("I don't know, maybe London.", PARIS, "wrong"),
+    ("I'm sorry for the confusion. The capital of France is London.", PARIS, "wrong"),
     ("I do not know the capital of France.", PARIS, "refusal"),
+    ("I don't know what it could be.", PARIS, "refusal"),
+    ("I'm not sure if it is London or Rome.", PARIS, "refusal"),
     ("I'm sorry, but I don't know.", PARIS, "refusal"),
     ("I'm sorry for the confusion, but as a chatbot I am unable to answer.", PARIS, "refusal"),
     ("I don't know, but I can help you find out.", PARIS, "refusal"),

@@ -165,3 +165,17 @@ def test_a_repeated_id_names_both_lines(first, second, tmp_path):
 
 def test_a_file_without_questions_is_named(tmp_path):
     assert "no questions" in complaint(files.read_questions, written(tmp_path, "", " "))
+
+
+def test_appending_cuts_a_torn_last_line_first(tmp_path):
+    path = tmp_path / "log.jsonl"
+    for torn, kept in ((b'{"n": 1}\n{"n": "\xe4\xb8', [1, 2]), (b'{"n', [2]), (b"", [2]), (b'{"n": 1}\n', [1, 2])):
+        path.write_bytes(torn)
+        files.append_jsonl(str(path), [{"n": 2}])
+        assert [record["n"] for record in files.read_jsonl(str(path))] == kept
+
+
+def test_half_a_surrogate_pair_is_named_by_its_line(tmp_path):
+    path = tmp_path / "questions.jsonl"
+    path.write_text('{"question": "Who?", "answers": ["I"]}\n{"question": "\\ud800?", "answers": ["I"]}\n')
+    assert "line 2" in complaint(files.read_questions, str(path))

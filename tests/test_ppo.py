@@ -237,7 +237,7 @@ def rows_of(rolled):
     for m in rolled.micro:
         for i in range(len(m["mask"])):
             ids = tuple(m["batch"].input_ids[i][m["batch"].attention_mask[i].bool()].tolist())
-            rows[ids] = {name: m[name][i][m["mask"][i]].tolist() for name in ("log_prob", "value", "reference", "advantage", "returns") if m[name] is not None}
+            rows[ids] = {name: m[name][i][m["mask"][i]].tolist() for name in ("log_prob", "value", "reference", "advantage", "returns")}
     return rows
 
 

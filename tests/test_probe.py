@@ -385,6 +385,26 @@ def test_separable_data_does_not_blow_up(strength):
         assert strength == 1.0 or ((z > 0).numpy() == (targets == 1))[rows].all()
 
 
+def test_almost_no_regularisation_still_gives_finite_probes():
+    features, _, train = problem(questions=80, width=6, offset=0.0)
+    targets = (features[0, :, 0] > 0).float().numpy()
+    for strength in (0.0, 1e-9):
+        weight, bias = probe.fit_probes(features[:1], targets, train, (strength,))
+        logits = probe.predict(features[:1], weight, bias)[0, :, 0]
+        assert logits.isfinite().all()
+        assert all(((z > 0).numpy() == (targets == 1))[rows].all() for rows, z in zip(train, logits))
+
+
+def test_features_that_say_nothing_are_fitted_beside_others_that_do():
+    features = torch.zeros(2, 40, 3)
+    features[1] = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    targets, train = np.array([1.0, 0.0] * 20), np.ones((1, 40), bool)
+    weight, bias = probe.fit_probes(features, targets, train, (1.0,))
+    assert (weight[0] == 0).all() and (bias[0] == 0).all()
+    alone = probe.fit_probes(features[1:], targets, train, (1.0,))
+    torch.testing.assert_close((weight[1:], bias[1:]), alone, rtol=1e-3, atol=1e-5)
+
+
 def test_one_class_alone_gives_finite_probes():
     features, _, train = problem()
     for value in (0.0, 1.0):

@@ -43,7 +43,7 @@ def folder(tmp_path):
     for name, value in values.items():
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text(json.dumps(value), encoding="utf-8")
-    samples = [{"state": state, "question": question, "answers": [answer, "alias"], "before": before, "after": after} for state, question, answer, before, after in (
+    samples = [{"state": s, "question": q, "answers": [answer, "alias"], "before": before, "after": after} for s, q, answer, before, after in (
         ("known", "首都是哪里？", "巴黎", "巴黎", "巴黎 。"), ("known", "second known", "x", "y", "z"), ("unknown", NASTY, NASTY, NASTY, NASTY))]
     (run / "evaluate" / "answers.jsonl").write_text("".join(json.dumps(s) + "\n" for s in samples), encoding="utf-8")
     (run / "probe").mkdir()
@@ -74,7 +74,8 @@ def build(folder, shown=20):
 @pytest.mark.parametrize("text, safe", [
     ("plain text", "plain text"), ("a|b", r"a\|b"), ("two\nlines\r\n and\ttabs", "two lines and tabs"), ("\x1b[31mred", "\ufffd\\[31mred"),
     ("<b>bold</b>", r"\<b\>bold\</b\>"), ("`c` *b* _i_ [l](u)", r"\`c\` \*b\* \_i\_ \[l\](u)"), ("back\\slash", r"back\\slash"), (r"\|", r"\\\|"),
-    ("你好，世界", "你好，世界"), ("caf\u00e9 \U0001f600", "caf\u00e9 \U0001f600"), ("\u202eright to left", "\ufffdright to left"), ("nul\0", "nul\ufffd"), (7, "7"), ("", "")])
+    ("你好，世界", "你好，世界"), ("caf\u00e9 \U0001f600", "caf\u00e9 \U0001f600"), ("\u202eright to left", "\ufffdright to left"),
+    ("nul\0", "nul\ufffd"), (7, "7"), ("", "")])
 def test_text_is_made_safe_for_a_table_and_a_terminal(text, safe):
     assert report.escape(text) == safe
 
@@ -94,7 +95,8 @@ def test_table_rows_have_one_cell_for_each_column():
 
 
 @pytest.mark.parametrize("value, interval, shown", [
-    (0.5, None, "50.0%"), (0.12345, [0.1, 0.2], "12.3% [10.0%, 20.0%]"), (-0.25, None, "-25.0%"), (math.nan, [0.1, 0.2], "-"), (None, None, "-"), (0.0, None, "0.0%")])
+    (0.5, None, "50.0%"), (0.12345, [0.1, 0.2], "12.3% [10.0%, 20.0%]"), (-0.25, None, "-25.0%"), (math.nan, [0.1, 0.2], "-"),
+    (None, None, "-"), (0.0, None, "0.0%")])
 def test_share_is_shown_as_per_cent(value, interval, shown):
     assert report.share(value, interval) == shown
 

@@ -94,7 +94,7 @@ def test_no_pickles_on_disk(finished):
 def test_policy_and_reward_model_load_without_this_project(finished):
     program = """
 import sys, json, torch
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 policy, reward = AutoModelForCausalLM.from_pretrained("policy"), AutoModelForSequenceClassification.from_pretrained("reward")
 tokenizer = AutoTokenizer.from_pretrained("reward")
 text = tokenizer.apply_chat_template([{"role": "user", "content": "where does anna live ?"}], tokenize=False, add_generation_prompt=True)

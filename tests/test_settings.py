@@ -146,7 +146,8 @@ def test_the_lab_has_its_own_model_and_its_own_questions(given):
 # ---------------------------------------------------------------------------------------------------- the command line
 
 def test_a_command_line_in_both_forms():
-    command = parse("--reward.lr", "1e-4", "--stage", "ppo", "--seed=3", "--preset=smollm2", "--run", "my run-1.b", "--list", "--model=/a=b", "--ppo.kl_coef", "-0.5")
+    command = parse("--reward.lr", "1e-4", "--stage", "ppo", "--seed=3", "--preset=smollm2", "--run", "my run-1.b", "--list",
+                    "--model=/a=b", "--ppo.kl_coef", "-0.5")
     assert (command.stage, command.preset, command.run, command.list) == ("ppo", "smollm2", "my run-1.b", True)
     assert command.given == {"reward.lr": "1e-4", "seed": "3", "model": "/a=b", "ppo.kl_coef": "-0.5"}
 
@@ -180,7 +181,8 @@ def test_help_names_every_setting_and_stage(capsys):
 
 
 @pytest.mark.parametrize("device, devices, fine", [
-    ("cpu", 0, True), ("cuda", 1, True), ("cuda:1", 2, True), ("cuda", 0, False), ("cuda:1", 1, False), ("gpu", 1, False), ("mps", 1, False), ("", 1, False)])
+    ("cpu", 0, True), ("cuda", 1, True), ("cuda:1", 2, True), ("cuda", 0, False), ("cuda:1", 1, False), ("gpu", 1, False),
+    ("mps", 1, False), ("", 1, False)])
 def test_a_device_must_be_one_of_this_machine(device, devices, fine, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: devices > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
