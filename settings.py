@@ -58,8 +58,8 @@ PRESETS = {
         "questions": "facts-en", "dtype": "bfloat16", "sampling.max_new_tokens": 24, "sampling.temperature": 0.6,
         "annotate.uncertain_temperature": 0.6,
         "reward.lr": 2e-5, "reward.batch": 16, "reward.warmup": 0.05, "reward.micro_rows": 24,
-        "sft.steps": 20, "ppo.lr": 1e-5, "ppo.value_lr": 1e-3, "ppo.steps": 60, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
-        "ppo.kl_coef": 0.05, "ppo.guidance_tokens": 4, "ppo.save_every": 20,
+        "sft.steps": 20, "ppo.lr": 1e-5, "ppo.value_lr": 1e-3, "ppo.steps": 40, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
+        "ppo.kl_coef": 0.05, "ppo.guidance_tokens": 4, "ppo.validate_every": 8, "ppo.save_every": 20,
     },
     # Qwen2.5-0.5B-Instruct on one GPU.
     "qwen2.5-0.5b": {
@@ -185,7 +185,7 @@ def help_text():
     lines = []
     for name, (_, default, text) in catalogue().items():
         default = ",".join(map(str, default)) if isinstance(default, tuple) else default
-        lines.append(f"  --{name} {default}".ljust(40) + text)
+        lines.append(f"  --{name} {default}".ljust(38) + f"  {text}")
     return "\n".join(lines)
 
 
