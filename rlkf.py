@@ -228,8 +228,7 @@ def stage_reward(run):
     optimizer = optim.adamw([{"params": list(model.lm.model.parameters()), "lr": config.lr}])
     modules, checkpoint = {"reward": model.lm.model}, run.work("reward", "checkpoint")
     first = (optim.load_checkpoint(checkpoint, modules, optimizer) or {"step": 0})["step"]
-    with bar(-(-len(examples["train"]) // config.batch) * config.epochs, "steps", "reward model") as tick:
-        tick(first)
+    with bar(-(-len(examples["train"]) // config.batch) * config.epochs, "steps", "reward model", first) as tick:
         for figures in reward.learn(model, examples["train"], config, s.seed, optimizer, first):
             run.log("reward", **figures)
             tick(1)
@@ -290,8 +289,7 @@ def stage_ppo(run):
         state["first"] = state["best"]["balanced"]
         with whole(best_folder) as part:
             language_model.save(policy, part)
-    with bar(config.steps, "steps", "PPO") as tick:
-        tick(state["step"])
+    with bar(config.steps, "steps", "PPO", state["step"]) as tick:
         for figures in ppo.optimise(policy, value_head, optimizer, lambda p, r: reward.normalised(model, p, r, s.sampling.rows),
                                     reference, tasks, config, s.sampling, s.seed, state["step"]):
             state["step"] = figures["step"]

@@ -153,9 +153,9 @@ def say(text):
 
 
 @contextlib.contextmanager
-def bar(total, unit, what):
+def bar(total, unit, what, done=0):
     """A progress bar on standard error with rate and time left; yields a function that takes how many more are done."""
-    with tqdm(total=total, unit=f" {unit}", desc=f"  {what}", leave=False, file=sys.stderr, mininterval=0.5) as progress:
+    with tqdm(total=total, initial=done, unit=f" {unit}", desc=f"  {what}", leave=False, file=sys.stderr, mininterval=0.5, miniters=1) as progress:
         yield progress.update
 
 
@@ -195,8 +195,7 @@ def in_blocks(run, stage, questions, size, what, make):
     path = run.work(stage, "generations.jsonl")
     records = resumed_records(path, [[q["id"] for q in block] for block in blocks])
     done = len(records)
-    with bar(len(questions), "questions", what) as tick:
-        tick(done)
+    with bar(len(questions), "questions", what, done) as tick:
         for block in blocks:
             if done > 0:
                 done -= len(block)
