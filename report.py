@@ -181,6 +181,7 @@ def draw_probes(pyplot, rows):
         for n, (name, accuracy) in enumerate(controls.items()):
             axis.axhline(accuracy, color=f"C{n + 1}", linestyle=":", label=name)
         axis.set(title=kind, xlabel="layer")
+        axis.xaxis.get_major_locator().set_params(integer=True)
     axes[0][0].set_ylabel("test accuracy")
     axes[0][-1].legend(fontsize=7)
     return figure
