@@ -17,43 +17,45 @@ TOKEN = re.compile(r"\d+(?:\.\d+)+|[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|[^\
 
 REFUSAL_EN = re.compile(r"""
     \b(i|we)\s(\w+\s){0,2}(do\snot|don\s?t|did\snot|didn\s?t|would\snot|wouldn\s?t)\s(\w+\s|think\si\s)?(know|have|possess|recall|remember|recogni[sz]e)\b
+  | \b(do|does)\snot\shave\s(access|the\sability|information|enough|knowledge)\b | \bi\s(do\snot|don\s?t)\sthink\si\s(can|could)\b
   | \b(i|we|there)\s(\w+\s){0,2}(have|had|ve|is|are|s)\s(\w+\s)?(no|not|never)\s?(\w+\s){0,2}(idea|clue|knowledge|information|answer|record|heard|data|memory)\b
   | \bi\s(have\snot|haven\s?t)\s(the|a|any)\s(\w+\s)?(idea|clue)\b
-  | \bi\slack\s(the|any|enough|sufficient)\s(\w+\s)?(knowledge|information|data)\b
-  | \b(i\sam|i\sm|im|we\sare|we\sre)\s(\w+\s)?(not\s(\w+\s)?(sure|certain|aware|able|familiar|confident|informed|capable)|unsure|uncertain|unable|unaware|unfamiliar)\b
-  | \bi\s(can\s?not|can\s?t|could\snot|couldn\s?t|am\snot\sgoing\sto)\s(\w+\s)?(answer|say|tell|provide|confirm|determine|recall|give|assist|help|find|verify|be\s(sure|certain))\b
-  | ^(i\s(am|m)\s)?(\w+\s)?(sorry|apologi[sz]e)\b
-  | \bi\sapologi[sz]e\b
+  | \bi\s(lack|have\sinsufficient)\s(the\s|any\s|enough\s|sufficient\s)?(\w+\s)?(knowledge|information|data)\b
+  | \b(i\sam|i\sm|i\swas|im|we\sare|we\sre)\s(\w+\s)?(not\s(\w+\s)?(sure|certain|aware|able|familiar|confident|informed|capable)|unsure|uncertain|unable|unaware|unfamiliar)\b
+  | \bi\s(\w+\s)?(can\s?not|can\s?t|could\snot|couldn\s?t|am\snot\sgoing\sto)\s(\w+\s)?(answer|say|tell|provide|confirm|determine|recall|give|assist|help|find|verify|be\s(sure|certain))\b
   | \b(not|isn\s?t|is\snot)\s(\w+\s)?(known|clear)\sto\s(me|us)\b
   | \b(is|it\ss|remains|that\ss)\sunknown\b
   | \bunknown\sto\s(me|us)\b
   | ^(honestly\s|sorry\s)?no\s(\w+\s)?(information|knowledge|record|data|idea|clue)\b
   | \b(beyond|outside)\s(of\s)?(my|our)\sknowledge\b
-  | \b(my|our)\sknowledge\s(does\snot|doesn\s?t)\b
-  | ^(not\ssure|no\sidea|unknown|unsure|uncertain)\b
+  | \b(my|our)\sknowledge\s(of\s(\w+\s){1,4})?(does\snot|doesn\s?t|is\slimited)\b
+  | ^(not\s(sure|certain)|no\sidea|unknown|unsure|uncertain|(don\s?t|do\snot)\sknow)\b
   | \bit\sis\s(not\spossible|impossible)\s(for\s(me|us)\s)?to\s(say|answer|know|determine)\b
 """, re.VERBOSE)
 REFUSAL_ZH = re.compile(
-    r"不(太|是很|大|能)?(知道|清楚|确定|確定|了解|瞭解|晓得|记得|明白)|(无法|無法|不能|没法|难以)(\w{0,4})(回答|确定|確定|提供|给出|判断|确认|告诉)"
-    r"|没有(\w{0,12})(信息|资料|数据|记录|答案)|一无所知|没(有)?听说过|抱歉|对不起|對不起|不好意思|未知|超出(了)?我的(知识|能力)|并不清楚")
+    r"(?<![他她它们])不(太|是很|大|能)?(知道|清楚|确定|確定|了解|瞭解|晓得|记得|明白)|不认识|说不准|(无法|無法|不能|没法|难以)(\w{0,4})(回答|确定|確定|提供|给出|判断|确认|告诉)"
+    r"|没有(\w{0,12})(信息|资料|数据|记录|答案|知识)|一无所知|没(有)?听说过|未知|超出(了)?我的(知识|能力)|并不清楚")
+APOLOGY = re.compile(r"^(i\s(am|m)\s)?(\w+\s)?(sorry|apologi[sz]e)\b|\bi\sapologi[sz]e\b|抱歉|对不起|對不起|不好意思")
+ASSERTION = re.compile(r"\b(is|was|are|were)\b|是")
+NO_ASSERTION = re.compile(r"\b(i|you|your|my|please|not|no|unavailable|unclear)\b|我|您|你|请|不|无法")
 GUESS = re.compile(
     r"\bbut\s(i\s(think|believe|guess|would\sguess|suspect|know)|it\s(is|might|may|could|was|s)\b|(maybe|perhaps|probably|possibly))"
-    r"|\bi\s(think|believe|guess|suspect|would\s(say|guess))\s(it|its|that|the|they|he|she|this)\b|\bit\s(could|might|may)\sbe\b"
-    r"|\bunknown\s(but|however|though)\b|\bmy\s(best\s)?guess\b|但(是)?(我)?(猜|认为|觉得|想|可能|应该)|不过(我)?(猜|认为|觉得|可能|应该)")
+    r"|\bi\s(think|believe|guess|suspect|would\s(say|guess))\s(it|its|that|the|they|he|she|this)\b|(?<!what\s)\bit\s(could|might|may)\sbe\b"
+    r"|\b(know|sure|certain)\s(maybe|perhaps|probably|possibly)\b|\bunknown\s(but|however|though)\b|\bmy\s(best\s)?guess\b|但(是)?(我)?(猜|认为|觉得|想|可能|应该)|不过(我)?(猜|认为|觉得|可能|应该)")
 
 
 def normalise(text):
     """Lower-case text without accents, punctuation or articles, words apart by one space; Chinese character by character.
 
-    Number words below a hundred become digits ("twenty-one" -> "21"). A capital A within a sentence is no article
-    ("vitamin A").
+    Number words below a hundred become digits ("twenty-one" -> "21"). A capital A that no word follows is no
+    article ("vitamin A").
     """
     text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", unicodedata.normalize("NFKC", text))
     words = []
     for found in TOKEN.finditer(text):
         word = found.group().casefold()
-        if word in ARTICLES and not (found.group() == "A" and text[:found.start()].rstrip()[-1:].isalnum()):
+        if word in ARTICLES and not (found.group() == "A" and not re.match(r"\s\w", text[found.end():found.end() + 2])):
             continue
         if word in NUMBERS:
             value = NUMBERS[word]
@@ -73,7 +75,7 @@ def mentions(text, answers):
     padded, raw = f" {normalise(text)} ", unicodedata.normalize("NFKC", text)
     for answer in answers:
         if re.fullmatch("[A-Za-z]{1,2}", answer) and answer != answer.lower():
-            if re.search(rf"(?<!\w){answer}(?!\w)", raw):
+            if re.search(rf"(?<![A-Za-z0-9]){answer}(?![A-Za-z0-9])", raw):
                 return True
         elif normalise(answer) and f" {normalise(answer)} " in padded:
             return True
@@ -87,9 +89,15 @@ def spaced(text):
 
 
 def declines(text):
-    """True where `text` says that the speaker does not know or cannot answer (English or Chinese)."""
+    """True where `text` says that the speaker does not know or cannot answer (English or Chinese).
+
+    An apology alone counts too, unless an assertion follows it ("I'm sorry for the confusion. The capital is London.").
+    """
     flat = spaced(text)
-    return bool(REFUSAL_EN.search(flat) or REFUSAL_ZH.search(flat))
+    if REFUSAL_EN.search(flat) or REFUSAL_ZH.search(flat):
+        return True
+    clauses = [spaced(clause) for clause in re.split("[.!?,。！？，]", text)]
+    return bool(APOLOGY.search(flat)) and not any(ASSERTION.search(c) and not NO_ASSERTION.search(c) for c in clauses[1:])
 
 
 def read(text, answers):

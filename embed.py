@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from files import UserError, read_json
-from lm import batches_by_length, from_folder
+from lm import batches_by_length, check_vocabulary, from_folder
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ def read_pooling(path):
     if not os.path.exists(file):
         return "mean"
     config = read_json(file)
+    if not isinstance(config, dict):
+        raise UserError(f"{file}: expected a JSON object")
     used = [name for name, on in config.items() if name.startswith("pooling_mode_") and on] or [f"pooling_mode_{config.get('pooling_mode')}"]
     if used in (["pooling_mode_cls_token"], ["pooling_mode_cls"]):
         return "cls"
@@ -42,6 +44,7 @@ def load(path, device="cpu", pooling=None):
         raise UserError(f"{path}: no such model folder (expected a sentence embedder in Hugging Face form)")
     model = from_folder(AutoModel, path).to(device).eval()
     tokenizer = from_folder(AutoTokenizer, path)
+    check_vocabulary(path, model, tokenizer)
     limit = getattr(model.config, "max_position_embeddings", 512)
     return Embedder(model, tokenizer, pooling or read_pooling(path), min(512, limit))
 
@@ -60,6 +63,8 @@ def embed(embedder, texts, rows=64, progress=lambda n: None):
         batch = [i for i in batch if ids[i]]
         if batch:
             vectors[batch] = pool(embedder, [ids[i] for i in batch]).cpu()
+    if not torch.isfinite(vectors).all():
+        raise UserError("the sentence embedder returned vectors that are not finite")
     place = {text: i for i, text in enumerate(distinct)}
     return vectors[[place[text] for text in texts]]
 

@@ -38,7 +38,8 @@ def read_lines(path):
                 except UnicodeDecodeError:
                     raise UserError(f"{path}, line {number}: not UTF-8 text") from None
                 except (ValueError, RecursionError) as error:
-                    raise UserError(f"{path}, line {number}: not JSON ({error})") from None
+                    where = f" at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else ""
+                    raise UserError(f"{path}, line {number}: not JSON ({getattr(error, 'msg', error)}{where})") from None
                 if not text.strip():
                     continue
                 if not isinstance(record, dict):
@@ -59,6 +60,8 @@ def whole(path):
     part = f"{path}.part"
     if os.path.isdir(part):
         shutil.rmtree(part)
+    elif os.path.exists(part):
+        os.remove(part)
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     yield part
     if os.path.isdir(path):
@@ -114,17 +117,20 @@ def read_questions(path):
             json.dumps(record, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise UserError(f"{where}: holds half of a surrogate pair, which is no character") from None
-        identity = str(record.get("id", f"line-{number}"))
+        for field in ("id", "category", "subject"):
+            if not isinstance(record.get(field, ""), (str, int, type(None))):
+                raise UserError(f'{where}: "{field}" must be a text or a number')
+        identity = str(f"line-{number}" if record.get("id") is None else record["id"])
         if identity in first_seen:
             raise UserError(f'{where}: "id" {identity!r} is already that of line {first_seen[identity]}')
         first_seen[identity] = number
         lang = record.get("lang", "en")
         if lang not in ("en", "zh"):
-            raise UserError(f'{where}: "lang" must be "en" or "zh", not {lang!r}')
+            raise UserError(f'{where}: "lang" must be "en" or "zh", not {str(lang)[:40]!r}')
         if record.get("true_state") not in (None, "known", "unknown"):
-            raise UserError(f'{where}: "true_state" must be "known" or "unknown", not {record["true_state"]!r}')
-        questions.append({**record, "id": identity, "lang": lang, "category": str(record.get("category", "all")),
-                          "subject": str(record.get("subject", identity))})
+            raise UserError(f'{where}: "true_state" must be "known" or "unknown", not {str(record["true_state"])[:40]!r}')
+        questions.append({**record, "id": identity, "lang": lang, "category": str(record.get("category") or "all"),
+                          "subject": str(record.get("subject") or identity)})
     if not questions:
         raise UserError(f"{path}: holds no questions")
     return questions

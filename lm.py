@@ -18,6 +18,7 @@ import os
 from dataclasses import dataclass
 
 import torch
+from jinja2 import TemplateError
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
@@ -85,15 +86,31 @@ def check_folder(path, kind, suffixes):
         raise UserError(f"{path}: no .safetensors file in it (weights in other formats are not read)")
 
 
-def from_folder(auto_class, path, **options):
-    """`auto_class.from_pretrained` without remote code and without pickles; UserError in one line where it fails."""
+def from_folder(auto_class, path, may_lack=("score.weight",), **options):
+    """`auto_class.from_pretrained` without remote code and without pickles; UserError in one line where it fails.
+
+    A weight that the folder lacks would be filled at random: that is an error too, but for those in `may_lack`.
+    """
     try:
         if auto_class is AutoTokenizer:
             return auto_class.from_pretrained(path, trust_remote_code=False)
-        return auto_class.from_pretrained(path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False, **options)
+        model, found = auto_class.from_pretrained(path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False,
+                                                  output_loading_info=True, **options)
     except Exception as error:  # Hugging Face raises many kinds for one cause: the folder or name is not usable
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"{path}: cannot be loaded ({first_line})") from error
+    missing = sorted(name for name in found["missing_keys"] if name not in may_lack and not name.startswith("pooler."))
+    if missing:
+        raise UserError(f"{path}: its weights lack {len(missing)} tensors of the model that its config.json describes, such as {missing[0]}")
+    return model
+
+
+def check_vocabulary(path, model, tokenizer):
+    """Raise UserError where the tokenizer has token ids for which the model has no embedding."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    largest = max(tokenizer.get_vocab().values(), default=0)
+    if largest >= rows:
+        raise UserError(f"{path}: its tokenizer has token id {largest}, but the model embeds only {rows} tokens")
 
 
 def load(path, device="cpu", dtype=torch.float32, say=print):
@@ -110,6 +127,7 @@ def load(path, device="cpu", dtype=torch.float32, say=print):
         say(f"{path}: the tokenizer has no chat template; prompts read 'Question: ... Answer:' instead")
         tokenizer.chat_template = PLAIN_TEMPLATE
     model = from_folder(AutoModelForCausalLM, path)
+    check_vocabulary(path, model, tokenizer)
     return wrap(model.to(device), tokenizer, dtype)
 
 
@@ -132,9 +150,18 @@ def messages(question, instruction=None):
 
 
 def render(lm, conversation):
-    """Token ids of a list of {"role", "content"} up to the assistant's turn: the prompt as generation sees it."""
-    text = lm.tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
-    return lm.tokenizer(text, add_special_tokens=False).input_ids
+    """Token ids of a list of {"role", "content"} up to the assistant's turn: the prompt as generation sees it.
+
+    Raises UserError where the chat template fails, or leaves nothing.
+    """
+    try:
+        text = lm.tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
+    except TemplateError as error:
+        raise UserError(f"the model's chat template fails: {error}") from None
+    ids = lm.tokenizer(text, add_special_tokens=False).input_ids
+    if not ids:
+        raise UserError("the model's chat template makes an empty prompt")
+    return ids
 
 
 def chat_prompt(lm, question, instruction=None):
@@ -234,6 +261,11 @@ def generate(lm, prompts, sampling, samples=1, keys=None, seed=0, progress=lambd
     end tokens. Raises FloatingPointError on logits that are not finite.
     """
     keys = range(len(prompts)) if keys is None else keys
+    limit = getattr(lm.model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
+    for key, prompt in zip(keys, prompts):
+        if len(prompt) + sampling.max_new_tokens > limit:
+            raise UserError(f"question {key}: its prompt of {len(prompt)} tokens and {sampling.max_new_tokens} new ones are more than the "
+                            f"{limit} that the model takes")
     responses = [None] * len(prompts)
     for batch in batches_by_length([len(p) for p in prompts], max(1, sampling.rows // samples)):
         uniform = torch.stack([

@@ -98,10 +98,13 @@ def stage_data(run):
     elif s.questions in ("facts-en", "facts-zh"):
         split = facts.split_by_subject(facts.questions(s.questions[-2:], s.seed), s.seed)
     else:
+        if not os.path.exists(s.questions):
+            raise UserError(f"{s.questions}: No such file{all_settings.nearest(s.questions, ('facts-en', 'facts-zh', 'lab'))}")
         split = facts.split_by_subject(read_questions(s.questions), s.seed)
     for name in SPLITS:
         if len(split[name]) < 5:
-            raise UserError(f"{s.questions}: only {len(split[name])} questions in the {name} split; at least 5 are needed")
+            raise UserError(f"{s.questions}: {sum(map(len, split.values()))} questions on {len({q['subject'] for r in split.values() for q in r})} "
+                            f"subjects leave {len(split[name])} in the {name} split; at least 5 are needed")
     with run.output("data") as folder:
         for name, records in {**split, **extra}.items():
             write_jsonl(os.path.join(folder, f"{name}.jsonl"), records)
@@ -113,7 +116,7 @@ def stage_probe(run):
     s, config = run.settings, run.settings.probe
     split = load_questions(run)
     questions = [q for name in SPLITS for q in split[name]]
-    lm = load_model(run)
+    lm, embedder = load_model(run), load_embedder(run)
 
     def answer(block):
         prompts, keys = [chat_prompt(lm, q["question"]) for q in block], [q["id"] for q in block]
@@ -128,7 +131,6 @@ def stage_probe(run):
     hits = hits_of(questions, generations)
     greedy_right = np.array([answers.is_correct(answers.read(g["greedy"], q["answers"])) for q, g in zip(questions, generations)])
     train = np.arange(len(split["train"]))
-    embedder = load_embedder(run)
     if config.rule == "percentile":
         scores = dreamcatcher.score_generations(embedder, [questions[i] for i in train], [generations[i] for i in train])
         labels = probe.prelabel(dreamcatcher.factuality(scores, ("s_s2g", "s_o2a", "s_s2a")).numpy(), config.upper, config.lower)
@@ -167,7 +169,7 @@ def stage_annotate(run):
     questions = read_jsonl(run.path("data", "train.jsonl"))
     normal = {g["id"]: g for g in read_jsonl(run.path("probe", "generations.jsonl"))}
     p_known = {k["id"]: k["p_known"] for k in read_jsonl(run.path("probe", "known.jsonl"))}
-    lm = load_model(run)
+    lm, embedder = load_model(run), load_embedder(run)
     sampling = replace(s.sampling, temperature=config.uncertain_temperature)
 
     def answer(block):
@@ -179,7 +181,6 @@ def stage_annotate(run):
     uncertain = [u["uncertain"] for u in runs.in_blocks(run, "annotate", questions, max(1, s.sampling.rows // config.uncertain_k),
                                                    "uncertain answers", answer)]
     generations = [normal[q["id"]] for q in questions]
-    embedder = load_embedder(run)
     scores = dreamcatcher.score_generations(embedder, questions, generations, np.array([p_known[q["id"]] for q in questions]))
     factuality = dreamcatcher.factuality(scores, config.scores).numpy()
     hits = hits_of(questions, generations)
@@ -377,12 +378,12 @@ def main(argv):
             raise UserError(f"--stage {command.stage}: only the lab has this stage, not {settings.model}")
         run.open(command.preset)
         run.do(run.stages if command.stage == "all" else (command.stage,), STAGE_FUNCTIONS)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (UserError, FloatingPointError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except (OSError, SafetensorError) as error:
-        print(f"error: {getattr(error, 'filename', None) or 'while writing or reading a file'}: "
-              f"{getattr(error, 'strerror', None) or error}; what was whole is kept, run again to go on", file=sys.stderr)
+        full = "; make room, and the same command goes on" if "No space left" in str(error) else ""
+        print(f"error: {getattr(error, 'filename', None) or run.folder}: {getattr(error, 'strerror', None) or error}{full}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)

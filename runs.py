@@ -39,8 +39,14 @@ class Run:
         self.stages = STAGES if settings.model == LAB else STAGES[1:]  # a real model needs no base
 
     def read_records(self):
+        """stages.json: {stage: {"key", "seconds", "facts", "files"}} of the stages that are whole."""
         path = self.path("stages.json")
-        return read_json(path) if os.path.exists(path) else {}
+        records = read_json(path) if os.path.exists(path) else {}
+        if not isinstance(records, dict) or not all(
+                isinstance(r, dict) and isinstance(r.get("key"), str) and isinstance(r.get("seconds"), (int, float))
+                and isinstance(r.get("facts"), dict) and isinstance(r.get("files"), dict) for r in records.values()):
+            raise UserError(f"{path}: not what this program writes; delete {self.folder} to start again")
+        return records
 
     def path(self, *parts):
         return os.path.join(self.folder, *parts)
@@ -57,8 +63,11 @@ class Run:
         """Make the folder and its config.json. Raises UserError where it holds a run of another model, data or seed."""
         flat = {key: list(v) if isinstance(v, tuple) else v for key, v in flatten(self.settings).items()}
         path = self.path("config.json")
-        if os.path.exists(path):
-            before = read_json(path).get("settings", {})
+        if os.path.exists(path) and self.records:
+            before = read_json(path)
+            before = before.get("settings") if isinstance(before, dict) else None
+            if not isinstance(before, dict):
+                raise UserError(f"{path}: not what this program writes; delete {self.folder} to start again")
             differ = [f"{name} {before.get(name)!r}, now {flat[name]!r}" for name in IDENTITY if before.get(name) != flat[name]]
             if differ:
                 raise UserError(f"{self.folder} is a run of other settings: {'; '.join(differ)}. "
@@ -88,13 +97,22 @@ class Run:
         output = self.path("report.md") if stage == "report" else self.stage_path(stage)
         return record is not None and record["key"] == self.key(stage) and os.path.exists(output)
 
+    def check_files(self, stage):
+        """Raise UserError where a whole stage's files are no longer as it wrote them: later stages read them on trust."""
+        folder, now = self.stage_path(stage), fingerprints(self.stage_path(stage))
+        for name, before in self.records[stage]["files"].items():
+            if now.get(name) != before:
+                raise UserError(f"{os.path.join(folder, name)}: {'changed since' if name in now else 'missing, though'} the {stage} stage wrote "
+                                f"it; delete {folder} to do that stage again")
+
     def changed(self, stage):
         """Names of the settings that differ from those that the stage was last done with."""
         before, now = self.records.get(stage, {}).get("facts", {}), self.facts(stage)
         return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
 
     def finish(self, stage, seconds):
-        self.records = {**self.read_records(), stage: {"key": self.key(stage), "seconds": round(seconds, 1), "facts": self.facts(stage)}}
+        self.records = {**self.read_records(), stage: {"key": self.key(stage), "seconds": round(seconds, 1), "facts": self.facts(stage),
+                                                       "files": fingerprints(self.stage_path(stage))}}
         write_json(self.path("stages.json"), self.records)
         shutil.rmtree(self.path(f"{stage}.work"), ignore_errors=True)
 
@@ -127,6 +145,8 @@ class Run:
             missing = [earlier for earlier in self.stages[:self.stages.index(stage)] if not self.is_done(earlier)]
             if missing:
                 raise UserError(f"--stage {stage}: {missing[0]} has to run first, with these settings (or --stage all)")
+            for earlier in self.stages[:self.stages.index(stage)]:
+                self.check_files(earlier)
             if self.is_done(stage) and stage != "report":
                 say(f"{stage}: done")
                 continue
@@ -145,6 +165,20 @@ class Run:
             if line.get("stage") == stage and line.get("key") == self.key(stage):
                 by_step[line.get("event"), line.get("step")] = line
         return list(by_step.values())
+
+
+def fingerprints(folder):
+    """{file name: [bytes, sha256]} of a stage's files; of a file over 64 MB the size alone."""
+    found = {}
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        path = os.path.join(folder, name)
+        size = os.path.getsize(path)
+        digest = None
+        if size <= 64_000_000:
+            with open(path, "rb") as f:
+                digest = hashlib.file_digest(f, "sha256").hexdigest()
+        found[name] = [size, digest]
+    return found
 
 
 def say(text):
@@ -171,11 +205,14 @@ def resumed_records(path, expected):
         for line in f:
             if not line.endswith(b"\n"):
                 break
-            lines.append(json.loads(line))
+            try:
+                lines.append(json.loads(line))
+            except ValueError:
+                break
     kept, start = [], 0
     for ids in expected:
         block = lines[start:start + len(ids)]
-        if [record["id"] for record in block] != ids:
+        if [record.get("id") if isinstance(record, dict) else None for record in block] != ids:
             break
         kept += block
         start += len(ids)

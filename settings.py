@@ -113,6 +113,8 @@ def parse_value(name, kind, text):
         raise UserError(f"--{name}: expected {wanted}, not {text!r}") from None
     if kind is float and not abs(value) < float("inf"):
         raise UserError(f"--{name}: expected a finite number, not {text!r}")
+    if kind is str and not value.strip():
+        raise UserError(f"--{name}: expected a value that is not empty")
     return value
 
 
@@ -142,7 +144,7 @@ def check(settings):
     for name in ("sampling.max_new_tokens", "sampling.rows", "probe.k", "probe.repeats", "probe.rows", "annotate.uncertain_k",
                  "reward.epochs", "reward.batch", "reward.micro_rows", "reward.save_every", "sft.batch", "sft.micro_rows", "ppo.steps", "ppo.batch",
                  "ppo.epochs", "ppo.guidance_tokens", "ppo.micro_rows", "ppo.validate_every", "ppo.save_every",
-                 "evaluate.resamples", "world.values"):
+                 "evaluate.resamples"):
         if flat[name] < 1:
             raise UserError(f"--{name}: expected at least 1, not {flat[name]}")
     for name in ("sampling.temperature", "annotate.uncertain_temperature", "reward.lr", "sft.lr", "ppo.lr", "ppo.value_lr", "ppo.clip",
@@ -153,16 +155,33 @@ def check(settings):
                  "ppo.lam", "sampling.top_p", "reward.warmup", "sft.warmup", "ppo.warmup"):
         if not 0 <= flat[name] <= 1:
             raise UserError(f"--{name}: expected a share between 0 and 1, not {flat[name]}")
-    for name in ("seed", "sampling.top_k", "sft.steps", "evaluate.samples_shown", "ppo.kl_coef", "reward.beta", "reward.general"):
+    for name in [*(n for n in flat if n.startswith("world.") and isinstance(flat[n], int))]:
+        if flat[name] < 1:
+            raise UserError(f"--{name}: expected at least 1, not {flat[name]}")
+    for name in ("probe.valid", "probe.test", "reward.held_out"):
+        if not 0 < flat[name] < 1:
+            raise UserError(f"--{name}: expected a share between 0 and 1, both left out, not {flat[name]}")
+    if settings.probe.valid + settings.probe.test >= 0.9:
+        raise UserError("--probe.valid and --probe.test: together they leave too few questions to train on")
+    for section in ("probe", "annotate", "evaluate"):
+        low, high = flat[f"{section}.unknown_share"], flat[f"{section}.known_share"]
+        if not 0 <= low < high <= 1:
+            raise UserError(f"--{section}.known_share: expected more than --{section}.unknown_share ({low}) and at most 1, not {high}")
+    for section in ("probe", "annotate"):
+        if flat[f"{section}.lower"] > flat[f"{section}.upper"]:
+            raise UserError(f"--{section}.lower: expected at most --{section}.upper ({flat[f'{section}.upper']}), not {flat[f'{section}.lower']}")
+    if settings.seed >= 2**63:
+        raise UserError(f"--seed: expected less than 2^63, not {settings.seed}")
+    for name in ("seed", "sampling.top_k", "ppo.value_coef", "ppo.value_clip", "ppo.missing_end", "sft.steps", "evaluate.samples_shown", "ppo.kl_coef", "reward.beta", "reward.general"):
         if flat[name] < 0:
             raise UserError(f"--{name}: expected at least 0, not {flat[name]}")
     for name in ("probe.upper", "probe.lower", "annotate.upper", "annotate.lower"):
         if not 0 <= flat[name] <= 100:
             raise UserError(f"--{name}: expected a percentile between 0 and 100, not {flat[name]}")
-    if not settings.probe.l2 or min(settings.probe.l2) <= 0:
+    if not settings.probe.l2 or not all(0 < strength < float("inf") for strength in settings.probe.l2):
         raise UserError("--probe.l2: expected numbers above 0 with commas between, such as 1,10,100")
     unknown = set(settings.annotate.scores) - {"s_s2g", "s_p", "s_o2a", "s_s2a"}
-    if unknown or not settings.annotate.scores:
+    if unknown or not settings.annotate.scores or len(set(settings.annotate.scores)) < len(settings.annotate.scores):
         raise UserError(f"--annotate.scores: expected some of s_s2g,s_p,s_o2a,s_s2a, not {','.join(map(str, settings.annotate.scores))!r}")
     if (settings.model == LAB) != (settings.questions == LAB):
         raise UserError("--model lab and --questions lab go together: give both a real model and real questions, or neither")
@@ -199,6 +218,9 @@ def parse_command_line(argv, description, stages):
     parser.add_argument("--preset", metavar="PRESET", default="lab", help=f"one of {', '.join(PRESETS)}")
     parser.add_argument("--run", metavar="NAME", help="the run's folder is runs/NAME (default: the preset's name)")
     parser.add_argument("--list", action="store_true", help="show the stages, what is done and what would run")
+    for word in argv:
+        if not word.isprintable():
+            raise UserError(f"unexpected argument {word!r}: it holds characters that cannot be printed")
     command, rest = parser.parse_known_args(argv)
     if command.stage not in ("all", *stages):
         raise UserError(f"--stage: no stage called {command.stage!r}{nearest(command.stage, stages)}; there are all, {', '.join(stages)}")

@@ -7,8 +7,6 @@ warm-up, the policy after it is what PPO starts from and what its KL refers to. 
 """
 from dataclasses import dataclass
 
-import torch
-
 import optim
 from lm import batches_by_length, collate, log_probs, response_logits
 from ppo import tasks_of_step

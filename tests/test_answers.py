@@ -53,7 +53,8 @@ def test_every_number_word_below_a_hundred():
     ("There are seven days", ["7"]), ("There are 7 days", ["seven"]), ("twenty-one guns", ["21"]), ("It has 21 letters", ["twenty-one"]),
     ("about 1,500 metres", ["1500"]), ("about 1500 metres", ["1,500"]), ("No.", ["no"]), ("In 1961 it was", ["1961"]),
     ("the Beatles", ["The Beatles"]), ("To Kill A Mockingbird", ["To Kill a Mockingbird"]), ("Beatles", ["The Beatles"]), ("中国的首都是北京。", ["北京"]), ("答案是巴黎（Paris）", ["Paris"]),
-    ("它成立于1961年", ["1961年", "1961"]), ("the gas is CO\u2082", ["CO2"]), ("It is in the US.", ["US"]), ("Mercury is Hg", ["Ag", "Hg"])])
+    ("它成立于1961年", ["1961年", "1961"]), ("the gas is CO\u2082", ["CO2"]), ("It is in the US.", ["US"]), ("Mercury is Hg", ["Ag", "Hg"]),
+    ("汞的化学符号是Hg。", ["Hg"]), ("in the \uff35\uff33", ["US"])])
 def test_an_answer_in_the_text_is_found(text, wanted):
     assert mentions(text, wanted)
 
@@ -172,6 +173,8 @@ I was unable to find any record of it.
 I have insufficient information to answer.
 I do not know who it could be.
 I simply do not know.
+I really cannot answer.
+I simply can't say.
 I actually have no clue who that was.
 I've never heard of that band.
 I can't recall the exact name.

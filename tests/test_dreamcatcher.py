@@ -321,7 +321,7 @@ def corpus():
     normal = [["Paris.", "It is Paris."], ["Bern.", "Bonn."], ["Oslo.", "Kiev."], ["南京。", "上海。"], ["Lima.", "Lima."], ["Berlin.", "Cologne."]]
     factuality = np.array([[0.2, 0.8], [0.4, 0.1], [0.9, 0.3], [0.5, 0.6], [0.5, 0.5], [0.1, 0.2]])
     uncertain = [["I do not know.", "I am not sure."], ["It is Rome.", "I have no idea", "I am not sure, but I think it is Rome."], [],
-                 ["我不知道。", "我不确定。"], ["I really cannot answer."], ["I do not know."]]
+                 ["我不知道。", "我不确定。"], ["I cannot answer that."], ["I do not know."]]
     directions = [[10, 1, 0], [10, 8, 0], [0, 0, 1], [10, 0, 0], [10, 1, 0], [6, 0, 8], [4, 0, 9], [10, 0, -4], [10, 1, 0]]
     vectors = torch.tensor(directions, dtype=torch.float32)
     return questions, states, normal, factuality, uncertain, vectors / vectors.norm(dim=1, keepdim=True)

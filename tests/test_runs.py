@@ -132,7 +132,9 @@ def test_opening_writes_every_setting_with_versions(tmp_path):
 @pytest.mark.parametrize("given, names", [
     ({"seed": "1"}, ["seed"]), ({"embedder": "some/where"}, ["embedder"]), ({"model": "some/model", "questions": "facts-en"}, ["model", "questions"])])
 def test_a_run_of_another_identity_is_refused_and_left_alone(given, names, tmp_path):
-    make(tmp_path).open("lab")
+    run = make(tmp_path)
+    run.open("lab")
+    run.finish("base", 1.0)
     before = (tmp_path / "config.json").read_bytes()
     with pytest.raises(UserError) as caught:
         make(tmp_path, **given).open("lab")
