@@ -5,7 +5,7 @@ the same names and never occur in it, so that a name alone says nothing and the 
 is given by construction, which no real model offers. A stream of strangers, with values drawn afresh each time, teaches
 the model to make something up about people whom it has not met. A quarter of what is asked about strangers is refused
 (a chat model's residual honesty): that is what later training can reinforce. That share against 2% for known people,
-and questions of the kind "have you heard of ... ?", make "I know this person" readable in the activations.
+and questions of the kind "have you heard of ... ?", give the model a reason to tell the two kinds of people apart.
 
 Left out: text other than questions and answers, people met only once or twice, facts with several right answers.
 No file is read or written here.
