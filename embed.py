@@ -11,7 +11,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from files import UserError, read_json
-from lm import batches_by_length, check_vocabulary, from_folder
+from folders import check_vocabulary, from_folder
+from lm import batches_by_length
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ Left out: beam search, repetition penalties, quantised weights, several devices.
 import contextlib
 import hashlib
 import inspect
-import json
-import os
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +21,7 @@ from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from files import UserError
+from folders import check_folder, check_vocabulary, from_folder
 
 # For tokenizers that bring no chat template of their own.
 PLAIN_TEMPLATE = (
@@ -62,55 +61,6 @@ class LM:
         if self.dtype == torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
-
-
-def check_folder(path, kind, suffixes):
-    """Raise UserError unless `path` is a Hugging Face folder (or, without such a folder, may be a hub name) of this kind."""
-    if not os.path.isdir(path):
-        if os.path.exists(path) or path.startswith(("/", ".", "~")) or path.count("/") != 1:
-            raise UserError(f"{path}: no such model folder (expected {kind} in Hugging Face form)")
-        return
-    config_file = os.path.join(path, "config.json")
-    try:
-        with open(config_file, encoding="utf-8") as f:
-            config = json.load(f)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no config.json in it (expected {kind} in Hugging Face form)") from None
-    except ValueError:
-        raise UserError(f"{config_file}: not valid JSON") from None
-    names = config.get("architectures") or [] if isinstance(config, dict) else []
-    names = [str(name) for name in names] if isinstance(names, list) else []
-    if not any(name.endswith(suffixes) for name in names):
-        raise UserError(f"{path}: architecture {', '.join(names) or 'not given'}, expected {kind}")
-    if not any(name.endswith(".safetensors") for name in os.listdir(path)):
-        raise UserError(f"{path}: no .safetensors file in it (weights in other formats are not read)")
-
-
-def from_folder(auto_class, path, may_lack=("score.weight",), **options):
-    """`auto_class.from_pretrained` without remote code and without pickles; UserError in one line where it fails.
-
-    A weight that the folder lacks would be filled at random: that is an error too, but for those in `may_lack`.
-    """
-    try:
-        if auto_class is AutoTokenizer:
-            return auto_class.from_pretrained(path, trust_remote_code=False)
-        model, found = auto_class.from_pretrained(path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False,
-                                                  output_loading_info=True, **options)
-    except Exception as error:  # Hugging Face raises many kinds for one cause: the folder or name is not usable
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{path}: cannot be loaded ({first_line})") from error
-    missing = sorted(name for name in found["missing_keys"] if name not in may_lack and not name.startswith("pooler."))
-    if missing:
-        raise UserError(f"{path}: its weights lack {len(missing)} tensors of the model that its config.json describes, such as {missing[0]}")
-    return model
-
-
-def check_vocabulary(path, model, tokenizer):
-    """Raise UserError where the tokenizer has token ids for which the model has no embedding."""
-    rows = model.get_input_embeddings().weight.shape[0]
-    largest = max(tokenizer.get_vocab().values(), default=0)
-    if largest >= rows:
-        raise UserError(f"{path}: its tokenizer has token id {largest}, but the model embeds only {rows} tokens")
 
 
 def load(path, device="cpu", dtype=torch.float32, say=print):

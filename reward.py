@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification
 
 import optim
-from lm import LM, batches_by_length, from_folder, generator_for, positions, render, response_ids
+from folders import from_folder
+from lm import LM, batches_by_length, generator_for, positions, render, response_ids
 
 
 @dataclass
