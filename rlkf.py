@@ -225,6 +225,7 @@ def stage_reward(run):
         parts["train"] += general[n_test:n_test + round(config.general * len(parts["train"]))]
     lm = load_model(run)
     model = reward.load(run.base_model, lm.tokenizer, lm.dtype, s.device, s.seed)
+    lm = model.lm  # the same tokenizer; the language model itself leaves the memory
     examples = {name: [reward.tokenise(lm, r) for r in part] for name, part in parts.items()}
     optimizer = optim.adamw([{"params": list(model.lm.model.parameters()), "lr": config.lr}])
     modules, checkpoint = {"reward": model.lm.model}, run.work("reward", "checkpoint")
@@ -270,6 +271,7 @@ def stage_ppo(run):
     states = states_of(run, split["valid"])
     by_id, lm = {q["id"]: q for q in split["train"]}, load_model(run)
     tasks = [ppo.tokenise(lm, r, by_id[r["id"]]) for r in read_jsonl(run.path("annotate", "preferences.jsonl"))]
+    del lm  # only its tokenizer was needed; the policy, its reference and the reward model fill the memory
     start = warm_up(run, tasks)
     policy = load_model(run, start)
     reference = load_model(run, start) if config.kl_coef > 0 else None
