@@ -1,4 +1,5 @@
 """Sentence embeddings against one forward pass a text, unpadded, and pooling in a plain loop."""
+import copy
 import json
 import math
 
@@ -130,6 +131,15 @@ def test_no_texts_no_vectors(bert):
     assert embed.embed(bert, []).shape == (0, 24)
 
 
+def test_vectors_that_are_not_finite_are_an_error(bert):
+    broken = embed.Embedder(copy.deepcopy(bert.model), bert.tokenizer, "mean", 24)
+    with torch.no_grad():
+        broken.model.embeddings.word_embeddings.weight[WORDS.index("rome")] = float("nan")
+    assert embed.embed(broken, ["paris"]).isfinite().all()
+    with pytest.raises(UserError):
+        embed.embed(broken, ["paris", "rome"])
+
+
 def test_a_text_is_cut_at_the_most_tokens(trunk):
     short = embed.Embedder(trunk.model, trunk.tokenizer, "mean", 8)
     text = "paris is the capital of france"
@@ -177,7 +187,7 @@ def test_without_a_pooling_file_the_mean_is_taken(tmp_path):
 @pytest.mark.parametrize("config", [
     old_style(max_tokens=True), old_style(), old_style(mean_sqrt_len_tokens=True), {"pooling_mode": "lasttoken"},
     old_style(cls_token=True, mean_tokens=True),  # the two side by side: a vector twice as wide
-    "{not json"])
+    "{not json", "[]"])
 def test_other_poolings_are_refused_in_one_line(tmp_path, config):
     write_pooling(tmp_path, config)
     with pytest.raises(UserError) as error:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import lm as language_model
 from files import UserError
@@ -96,38 +96,45 @@ def test_only_the_asked_number_of_tokens_is_made(llama, prompts):
         assert [len(group) for group in rows] == [3] * len(prompts)
 
 
-def test_rows_that_ended_cost_no_more_forward_passes(llama, prompts):
-    lm = with_early_end(llama, prompts)
-    expected = [len(huggingface_greedy(lm.model, p, 10, lm.end_ids)) for p in prompts]
-    sizes = []
-    hook = lm.model.register_forward_pre_hook(lambda m, args, kwargs: sizes.append(kwargs["input_ids"].shape), with_kwargs=True)
+def forward_shapes(lm, run):
+    """Shapes of the ids of every forward pass that the model makes during `run()`."""
+    shapes = []
+    hook = lm.model.register_forward_pre_hook(lambda m, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True)
     try:
-        language_model.generate(lm, prompts, GREEDY)
+        run()
     finally:
         hook.remove()
-    assert sizes[0] == (len(prompts), max(map(len, prompts)))
-    assert sizes[1:] == [(n, 1) for n in (sum(length > step for length in expected) for step in range(1, 10)) if n]
+    return shapes
+
+
+def test_rows_that_ended_cost_no_more_forward_passes(llama, prompts):
+    lm = with_early_end(llama, prompts)
+    length = {tuple(p): len(huggingface_greedy(lm.model, p, 10, lm.end_ids)) for p in prompts}
+    for some in (prompts, [p for p in prompts if length[tuple(p)] < 10]):  # the second time all rows end before the last step
+        shapes = forward_shapes(lm, lambda: language_model.generate(lm, some, GREEDY))
+        going = [sum(length[tuple(p)] > step for p in some) for step in range(1, 10)]
+        assert shapes == [(len(some), max(map(len, some)))] + [(n, 1) for n in going if n]
 
 
 def test_a_prompts_prefix_is_computed_once_for_all_its_samples(llama, prompts):
-    rows = []
-    hook = llama.model.register_forward_pre_hook(lambda m, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
-    try:
-        language_model.generate(without_end(llama), prompts, Sampling(max_new_tokens=2, rows=1000), samples=4)
-    finally:
-        hook.remove()
-    assert rows == [len(prompts), 4 * len(prompts)]
+    sampling = Sampling(max_new_tokens=2, rows=1000)
+    shapes = forward_shapes(llama, lambda: language_model.generate(without_end(llama), prompts, sampling, samples=4))
+    assert [rows for rows, _ in shapes] == [len(prompts), 4 * len(prompts)]
 
 
 def test_no_more_rows_than_asked_are_decoded_side_by_side(llama, prompts):
-    rows, done = [], []
-    hook = llama.model.register_forward_pre_hook(lambda m, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
-    try:
-        language_model.generate(without_end(llama), prompts, Sampling(max_new_tokens=3, rows=6), samples=2, progress=done.append)
-    finally:
-        hook.remove()
-    assert max(rows) == 6
+    done, sampling = [], Sampling(max_new_tokens=3, rows=6)
+    shapes = forward_shapes(llama, lambda: language_model.generate(without_end(llama), prompts, sampling, samples=2, progress=done.append))
+    assert max(rows for rows, _ in shapes) == 6
     assert done == [3, 3, 1]
+
+
+def test_a_prompt_that_leaves_no_room_for_the_response_is_a_users_mistake(either):
+    sampling = replace(GREEDY, max_new_tokens=6)
+    assert len(language_model.generate(without_end(either), [[5] * 90], sampling)[0][0]) == 6, "96 positions are just enough"
+    with pytest.raises(UserError) as error:
+        language_model.generate(either, [[5] * 10, [5] * 91], sampling, keys=["short", "long-one"])
+    assert "long-one" in str(error.value) and "96" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_nothing_of_the_models_generation_config_but_its_end_tokens_is_used(llama, prompts):
@@ -480,6 +487,15 @@ def test_a_conversation_is_rendered_turn_by_turn(llama):
     assert tokens == "<s> <user> who ? </s> <bot> shakespeare </s> <user> sure ? </s> <bot>".split()
 
 
+@pytest.mark.parametrize("template", ["{{ raise_exception('only one turn') }}", "", "{{ messages[7].content.x }}"])
+def test_a_chat_template_that_fails_or_is_empty_is_a_users_mistake(gpt2, template):
+    tokenizer = copy.deepcopy(gpt2.tokenizer)
+    tokenizer.chat_template = template
+    with pytest.raises(UserError) as error:
+        language_model.chat_prompt(replace(gpt2, tokenizer=tokenizer), "Who?")
+    assert "template" in str(error.value) and "\n" not in str(error.value)
+
+
 def test_a_response_as_ids_ends_with_the_end_token_and_has_no_bos(llama):
     ids = language_model.response_ids(llama, "i do not know")
     assert llama.tokenizer.convert_ids_to_tokens(ids) == "i do not know </s>".split()
@@ -507,8 +523,13 @@ def change_json(path, change):
     path.write_text(json.dumps(value))
 
 
-def test_what_was_saved_is_what_is_loaded(gpt2, tmp_path, prompts):
+@pytest.mark.parametrize("tied", [False, True])
+def test_what_was_saved_is_what_is_loaded(gpt2, tmp_path, tied):
     model = copy.deepcopy(gpt2.model)
+    if tied:
+        model.config.tie_word_embeddings = True
+        model.tie_weights()
+        assert model.lm_head.weight is model.transformer.wte.weight
     model.generation_config.eos_token_id = [256, 65]
     lm = language_model.wrap(model, gpt2.tokenizer)
     language_model.save(lm, tmp_path)
@@ -595,6 +616,20 @@ def test_weights_in_other_formats_are_not_read(folder, llama):
 def test_broken_weights_are_a_users_mistake(folder):
     (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0 not a header")
     expect_user_error(folder)
+
+
+def test_weights_that_lack_a_tensor_are_a_users_mistake(folder):
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    expect_user_error(folder, "model.layers.1.mlp.up_proj.weight")
+
+
+def test_a_tokenizer_larger_than_the_model_is_a_users_mistake(llama, tmp_path):
+    tokenizer = copy.deepcopy(llama.tokenizer)
+    tokenizer.add_tokens(["paella"])
+    language_model.save(replace(llama, tokenizer=tokenizer), tmp_path)
+    expect_user_error(tmp_path, "56")
 
 
 def test_a_tokenizer_without_end_token_is_a_users_mistake(folder):
