@@ -40,7 +40,7 @@ ASSERTION = re.compile(r"\b(is|was|are|were)\b|是")
 NO_ASSERTION = re.compile(r"\b(i|you|your|my|please|not|no|unavailable|unclear)\b|我|您|你|请|不|无法")
 GUESS = re.compile(
     r"\bbut\s(i\s(think|believe|guess|would\sguess|suspect|know)|it\s(is|might|may|could|was|s)\b|(maybe|perhaps|probably|possibly))"
-    r"|\bi\s(think|believe|guess|suspect|would\s(say|guess))\s(it|its|that|the|they|he|she|this)\b|(?<!what\s)\bit\s(could|might|may)\sbe\b"
+    r"|\bi\s(think|believe|guess|suspect|would\s(say|guess))\s(it|its|that|the|they|he|she|this)\b|(?<!what\s)(?<!who\s)(?<!which\s)(?<!where\s)(?<!when\s)\bit\s(could|might|may)\sbe\b"
     r"|\b(know|sure|certain)\s(maybe|perhaps|probably|possibly)\b|\bunknown\s(but|however|though)\b|\bmy\s(best\s)?guess\b|但(是)?(我)?(猜|认为|觉得|想|可能|应该)|不过(我)?(猜|认为|觉得|可能|应该)")
 
 
