@@ -30,6 +30,9 @@ REFUSAL_EN = re.compile(r"""
   | \b(beyond|outside)\s(of\s)?(my|our)\sknowledge\b
   | \b(my|our)\sknowledge\s(of\s(\w+\s){1,4})?(does\snot|doesn\s?t|is\slimited)\b
   | ^(not\s(sure|certain)|no\sidea|unknown|unsure|uncertain|(don\s?t|do\snot)\sknow)\b
+  | \banswer\s(\w+\s){0,5}(is|was)\snot\s(\w+\s)?(available|provided|given|known|clear|found|specified)\b
+  | \bis\snot\sknown$ | \bis\snot\sknown\sto\s(me|us)\b | \bno\s(definitive|clear|known)\sanswers?\b | \bi\s?m\safraid\s(that|it)\s?s?\snot\spossible\b
+  | \btoo\s(ambiguous|vague|unclear)\sto\b
   | \bit\sis\s(not\spossible|impossible)\s(for\s(me|us)\s)?to\s(say|answer|know|determine)\b
 """, re.VERBOSE)
 REFUSAL_ZH = re.compile(
@@ -67,18 +70,25 @@ def normalise(text):
     return " ".join(words)
 
 
-def mentions(text, answers):
+def mentions(text, answers, question=""):
     """True where any of `answers` stands in `text` on word boundaries ("no" is not in "know", "1" not in "1961").
 
     An answer of one or two letters with a capital ("US", "Hg", "K") must stand there in its own case: "us" is a pronoun.
+    "English" will do for "English language". An answer that goes on as it does in `question` names what was asked about
+    and does not count: asked where the Illinois River is, "The Illinois River is in Ohio" does not answer Illinois.
     """
-    padded, raw = f" {normalise(text)} ", unicodedata.normalize("NFKC", text)
+    words, asked, raw = normalise(text).split(), normalise(question).split(), unicodedata.normalize("NFKC", text)
+    asked_pairs = set(zip(asked, asked[1:]))
     for answer in answers:
         if re.fullmatch("[A-Za-z]{1,2}", answer) and answer != answer.lower():
             if re.search(rf"(?<![A-Za-z0-9]){answer}(?![A-Za-z0-9])", raw):
                 return True
-        elif normalise(answer) and f" {normalise(answer)} " in padded:
-            return True
+            continue
+        wanted = normalise(answer).split()
+        wanted = wanted[:-1] if wanted[1:] and wanted[-1] in ("language", "languages") else wanted
+        for i in range(len(words) - len(wanted) + 1) if wanted else ():
+            if words[i:i + len(wanted)] == wanted and tuple(words[i + len(wanted) - 1:i + len(wanted) + 1]) not in asked_pairs:
+                return True
     return False
 
 
@@ -97,16 +107,17 @@ def declines(text):
     if REFUSAL_EN.search(flat) or REFUSAL_ZH.search(flat):
         return True
     clauses = [spaced(clause) for clause in re.split("[.!?,。！？，]", text)]
-    return bool(APOLOGY.search(flat)) and not any(ASSERTION.search(c) and not NO_ASSERTION.search(c) for c in clauses[1:])
+    sorry = [i for i, clause in enumerate(clauses) if APOLOGY.search(clause)]
+    return bool(sorry) and not any(ASSERTION.search(c) and not NO_ASSERTION.search(c) for i, c in enumerate(clauses) if i != sorry[0])
 
 
-def read(text, answers):
-    """"right", "hedged" (right, but says that it is not sure), "refusal" or "wrong".
+def read(text, answers, question=""):
+    """"right", "hedged" (right, but says that it is not sure), "refusal" or "wrong", of an answer to `question`.
 
     A text that declines and then guesses something else ("I am not sure, but I think it is London") is wrong: it was an
     answer. An empty text is wrong too: it neither answers nor admits anything.
     """
-    right, unsure = mentions(text, answers), declines(text)
+    right, unsure = mentions(text, answers, question), declines(text)
     if right:
         return "hedged" if unsure else "right"
     return "refusal" if unsure and not GUESS.search(spaced(text)) else "wrong"

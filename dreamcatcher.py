@@ -1,13 +1,15 @@
-"""DreamCatcher (section 3.3): score generations, label them, tell what the model knows, rank answers into preferences.
+"""DreamCatcher (section 3.3): score generations, label them, and tell what the model knows.
 
-For every question there are k normal generations, and some *uncertain* ones that an instruction asked for. Four scores
-(s_s2g, s_p, s_o2a, s_s2a), each normalised over the data set, add up to a generation's factuality. A rule turns
-factuality (or the answers themselves) into "correct", the k verdicts of a question into known / unknown / mixed, and
-the state into the ranking of Figure 3. Left out: a judge model, and the general reward model by which the authors'
-release picks among uncertain generations.
+For every question there are k normal generations. Four scores (s_s2g, s_p, s_o2a, s_s2a), each normalised over the data
+set, add up to a generation's factuality. A rule turns factuality (or the answers themselves) into "correct", and the k
+verdicts of a question into known / unknown / mixed. rankings.py makes preferences of that. As a tool of its own
+(labelling.py) it labels any questions, with a model or with generations made elsewhere:
+
+    python dreamcatcher.py --model MODEL --questions questions.jsonl --out labels.jsonl
+
+Left out: a judge model.
 """
-import re
-from collections import Counter
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +17,9 @@ import torch
 
 import answers
 from embed import cosine, embed
-from lm import generator_for, messages
+from lm import generator_for
 
 STATES = ("known", "unknown", "mixed")
-RANKING = {"known": ("factual", "uncertain"), "mixed": ("factual", "uncertain", "hallucination"),
-           "unknown": ("uncertain", "hallucination")}  # Figure 3, best first
 UNCERTAIN_INSTRUCTIONS = {
     "en": ("Reply to the question below by saying that you are not sure and do not know the answer.",
            "You do not know the answer to the following question. Say in one short sentence that you do not know.",
@@ -28,7 +28,6 @@ UNCERTAIN_INSTRUCTIONS = {
     "zh": ("请回复下面的问题，说明你不确定，也不知道答案。", "你不知道下面这个问题的答案。请用一句简短的话说你不知道。",
            "你不确定下面问题的答案。请说你不确定，不要猜测。", "请礼貌地告诉用户，你不知道这个问题的答案："),
 }
-SENTENCE_END = re.compile(r"[.!?](?=\s|$)|[。！？]")
 
 
 @dataclass
@@ -41,6 +40,7 @@ class AnnotateConfig:
     uncertain_k: int = 4          # uncertain generations a question (the release: 5)
     uncertain_temperature: float = 1.0  # their temperature (the release: 0.8)
     borrow: bool = True           # a question without a real refusal of its own takes the data set's most typical one
+    normalise: str = "min-max"    # how a score is normalised over the data set: min-max (paper), z-score or rank
     scores: tuple = ("s_s2g", "s_p", "s_o2a", "s_s2a")  # those that add up to the factuality (paper: all four)
 
 
@@ -48,12 +48,6 @@ def uncertain_instruction(question, seed):
     """The wording that asks for an uncertain answer to `question`, chosen by the seed and the question's id."""
     wordings = UNCERTAIN_INSTRUCTIONS[question["lang"]]
     return wordings[torch.randint(len(wordings), (), generator=generator_for(seed, f"uncertain {question['id']}")).item()]
-
-
-def finish(text, ended):
-    """A text that was cut off (`ended` false) shortened to its last whole sentence, if it has one."""
-    ends = [found.end() for found in SENTENCE_END.finditer(text)]
-    return text if ended or not ends else text[:ends[-1]]
 
 
 # ---------------------------------------------------------------------------------------------------- scores
@@ -80,32 +74,43 @@ def similarity_to_answer(vectors, answer_vectors):
     return torch.stack([cosine(v[:, None], a[None]).amax(1) for v, a in zip(vectors, answer_vectors)])
 
 
-def normalise(score):
-    """Min-max over the whole data set: 0 for its lowest value, 1 for its highest (0 where all are equal)."""
-    low, high = score.min(), score.max()
-    return (score - low) / (high - low) if high > low else torch.zeros_like(score)
-
-
-def score(vectors, answer_vectors, p_known, questions, normal):
-    """The four scores as they are, {"s_s2g": (questions, k), "s_p": (questions,), "s_o2a": ..., "s_s2a": ...}."""
-    return {"s_s2g": self_consistency(vectors), "s_p": torch.as_tensor(p_known, dtype=torch.float32),
-            "s_o2a": overlap_with_answer(questions, normal), "s_s2a": similarity_to_answer(vectors, answer_vectors)}
+def normalise(score, way="min-max"):
+    """A score (any shape) over the whole data set: to [0, 1] by its lowest and highest value (min-max), to mean 0 and
+    deviation 1 (z-score), or to its share of smaller values, ties half (rank). All zeros where all are equal."""
+    score = torch.as_tensor(score, dtype=torch.float64)
+    if score.max() == score.min():
+        return torch.zeros_like(score)
+    if way == "rank":
+        _, place, counts = score.unique(return_inverse=True, return_counts=True)
+        return ((counts.cumsum(0) - (counts + 1) / 2) / (score.numel() - 1))[place]
+    if way == "z-score":
+        return (score - score.mean()) / score.std(correction=0)
+    return (score - score.min()) / (score.max() - score.min())
 
 
 def score_generations(embedder, questions, generations, p_known=None):
-    """`score` of generations: records with "normal", a list of k texts. p_known (questions,) may be left out."""
+    """The scores as they are: {"s_s2g": (questions, k), "s_p": (questions,), "s_o2a": ..., "s_s2a": ...}.
+
+    generations: records with "normal", a list of k texts; p_known (questions,): of the probe, without it there is no
+    s_p. Where the questions have no answers there is no s_o2a and no s_s2a.
+    """
     normal = [g["normal"] for g in generations]
-    flat = embed(embedder, [t for texts in normal for t in texts])
-    aliases = embed(embedder, [a for q in questions for a in q["answers"]])
-    answer_vectors = aliases.split([len(q["answers"]) for q in questions])
-    vectors = flat.unflatten(0, (len(questions), -1))
-    return score(vectors, answer_vectors, np.zeros(len(questions)) if p_known is None else p_known, questions, normal)
+    vectors = embed(embedder, [t for texts in normal for t in texts]).unflatten(0, (len(questions), -1))
+    scores = {"s_s2g": self_consistency(vectors)}
+    if p_known is not None:
+        scores["s_p"] = torch.as_tensor(p_known, dtype=torch.float32)
+    if questions[0]["answers"]:
+        aliases = embed(embedder, [a for q in questions for a in q["answers"]])
+        scores["s_o2a"] = overlap_with_answer(questions, normal)
+        scores["s_s2a"] = similarity_to_answer(vectors, aliases.split([len(q["answers"]) for q in questions]))
+    return scores
 
 
-def factuality(scores, names):
+def factuality(scores, names, way="min-max"):
     """Sum of the normalised scores called `names`, (questions, k). s_p is one number a question and moves all its k."""
-    parts = [normalise(scores[name]) for name in names]
-    return sum(part[:, None] if part.dim() == 1 else part for part in parts).expand(scores["s_s2g"].shape)
+    parts = [normalise(scores[name], way) for name in names]
+    parts = [part[:, None] if part.dim() == 1 else part for part in parts]
+    return sum(parts).expand(torch.as_tensor(scores["s_s2g"]).shape)
 
 
 # ---------------------------------------------------------------------------------------------------- labels and states
@@ -163,65 +168,7 @@ def agreement(correct, hits):
             "kappa": float((accuracy - chance) / (1 - chance)) if chance < 1 else 1.0}
 
 
-# ---------------------------------------------------------------------------------------------------- rankings
 
-def typical_refusals(texts, vectors, refusal):
-    """Similarity (n,) of each text to the mean of the refusals, -inf for a text that is not one.
-
-    texts (n,), vectors (n, width) unit, refusal (n,) bool. The typical refusal is the one with the highest value.
-    """
-    refusal = torch.as_tensor(refusal)
-    if not refusal.any():
-        return torch.full((len(texts),), float("-inf"))
-    centre = torch.nn.functional.normalize(vectors[refusal].mean(0), dim=0)
-    return cosine(vectors, centre[None]).masked_fill(~refusal, float("-inf"))
-
-
-def rank(question, state, normal, factuality, uncertain, typicality, common):
-    """One preference record, or the reason (text) why there is none.
-
-    The factual response is the right generation of highest factuality, the hallucination the wrong one of lowest, the
-    uncertain one the question's own refusal that is most typical of the data set's, else `common` (None: no record).
-    """
-    readings = [answers.read(text, question["answers"]) for text in normal]
-    order = np.argsort(-np.asarray(factuality), kind="stable")
-    factual = [normal[i] for i in order if readings[i] == "right"]
-    wrong = [normal[i] for i in order if readings[i] == "wrong" and normal[i].strip()]
-    best = int(np.argmax(typicality)) if len(typicality) else 0
-    own = uncertain[best] if len(typicality) and np.isfinite(typicality[best]) else common
-    chosen = {"factual": factual[0] if factual else None, "uncertain": own, "hallucination": wrong[-1] if wrong else None}
-    for kind in RANKING[state]:
-        if chosen[kind] is None:
-            return f"{state}, without a {kind} response"
-    return {"id": question["id"], "prompt": messages(question["question"]), "ranking": [chosen[k] for k in RANKING[state]],
-            "kinds": list(RANKING[state]), "state": state}
-
-
-def rankings(questions, states, normal, factuality, uncertain, uncertain_vectors, config):
-    """Preference records and a Counter of what was left out, by reason.
-
-    normal, uncertain: lists of texts a question; factuality (questions, k); uncertain_vectors (all uncertain texts in
-    order, width).
-    """
-    flat = [text for texts in uncertain for text in texts]
-    refusal = [answers.read(text, q["answers"]) == "refusal" and bool(SENTENCE_END.search(text[-1:]))
-               for q, texts in zip(questions, uncertain) for text in texts]
-    typicality = typical_refusals(flat, uncertain_vectors, refusal).numpy()
-    common = {}
-    for lang in {q["lang"] for q in questions}:
-        here = np.array([q["lang"] == lang for q, texts in zip(questions, uncertain) for _ in texts], bool)
-        similar = np.where(here, typicality, -np.inf)
-        common[lang] = flat[int(similar.argmax())] if config.borrow and np.isfinite(similar).any() else None
-    records, dropped, start = [], Counter(), 0
-    for i, question in enumerate(questions):
-        mine = typicality[start:start + len(uncertain[i])]
-        start += len(uncertain[i])
-        if states[i] is None:
-            dropped["neither right nor wrong by the rule"] += 1
-            continue
-        record = rank(question, states[i], normal[i], factuality[i], uncertain[i], mine, common[question["lang"]])
-        if isinstance(record, str):
-            dropped[record] += 1
-        else:
-            records.append(record)
-    return records, dropped
+if __name__ == "__main__":
+    from labelling import main  # the tool, which imports this module
+    sys.exit(main(sys.argv[1:]))

@@ -10,6 +10,7 @@ import numpy as np
 
 import answers
 from lm import chat_prompt, decode, generate
+from metrics import bootstrap_interval
 
 FIGURE_1 = {1: "knows, and says it", 2: "knows, but does not say it", 3: "does not know, and admits it",
             4: "does not know, and answers all the same"}
@@ -78,12 +79,11 @@ def metrics(states, readings):
 
 def intervals(states, readings, names, resamples, seed):
     """95% bootstrap intervals over the questions: {name: [low, high]} of the metrics called `names`."""
-    rng = np.random.default_rng(seed)
     states, readings = np.array(states), np.array(readings)
-    drawn = []
-    for _ in range(resamples):
-        index = rng.integers(len(states), size=len(states))
+
+    def figures(index):
         sample = metrics(states[index], readings[index])
-        drawn.append([sample[name] for name in names])
-    low, high = np.nanpercentile(np.array(drawn), [2.5, 97.5], axis=0)
-    return {name: [float(a), float(b)] for name, a, b in zip(names, low, high)}
+        return [sample[name] for name in names]
+
+    low, high = bootstrap_interval(figures, len(states), resamples, seed)
+    return {name: [a, b] for name, a, b in zip(names, low, high)}

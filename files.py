@@ -96,22 +96,39 @@ def append_jsonl(path, records):
         os.fsync(f.fileno())
 
 
+def count_lines(path):
+    """Number of line ends in a file."""
+    with open(path, "rb") as f:
+        return sum(line.endswith(b"\n") for line in f)
+
+
 def read_questions(path):
-    """Questions of a JSON-lines file: {"id", "question", "answers": [canonical, aliases ...], "lang", "category", "subject"}.
+    """`each_question` of a file, as a list. Raises UserError where there are none."""
+    questions = list(each_question(path))
+    if not questions:
+        raise UserError(f"{path}: holds no questions")
+    return questions
+
+
+def each_question(path, with_answers=True):
+    """Yield the questions of a JSON-lines file: {"id", "question", "answers": [canonical, aliases ...], "lang", "category", "subject"}.
 
     Only "question" and "answers" are required; "id" defaults to the line number, "lang" to "en", "category" to "all",
-    "subject" (what a split keeps together) to the id. Raises UserError, naming the line and the field.
+    "subject" (what a split keeps together) to the id. Without `with_answers` no line may have answers, and all get an
+    empty list. Raises UserError, naming the line and the field.
     """
-    questions, first_seen = [], {}
+    first_seen = {}
     for number, record in read_lines(path):
         where = f"{path}, line {number}"
-        for field in ("question", "answers"):
+        for field in ("question", "answers") if with_answers else ("question",):
             if field not in record:
                 raise UserError(f'{where}: no field "{field}"')
         if not isinstance(record["question"], str) or not record["question"].strip():
             raise UserError(f'{where}: "question" must be a text that is not empty')
-        answers = record["answers"]
-        if not isinstance(answers, list) or not answers or not all(isinstance(a, str) and a.strip() for a in answers):
+        answers = record.get("answers", [])
+        if not with_answers and answers:
+            raise UserError(f'{where}: has "answers", and the first question has none; give all of them or none')
+        if with_answers and (not isinstance(answers, list) or not answers or not all(isinstance(a, str) and a.strip() for a in answers)):
             raise UserError(f'{where}: "answers" must be a list of at least one text that is not empty')
         try:
             json.dumps(record, ensure_ascii=False).encode()
@@ -129,8 +146,5 @@ def read_questions(path):
             raise UserError(f'{where}: "lang" must be "en" or "zh", not {str(lang)[:40]!r}')
         if record.get("true_state") not in (None, "known", "unknown"):
             raise UserError(f'{where}: "true_state" must be "known" or "unknown", not {str(record["true_state"])[:40]!r}')
-        questions.append({**record, "id": identity, "lang": lang, "category": str(record.get("category") or "all"),
-                          "subject": str(record.get("subject") or identity)})
-    if not questions:
-        raise UserError(f"{path}: holds no questions")
-    return questions
+        yield {**record, "id": identity, "answers": answers, "lang": lang, "category": str(record.get("category") or "all"),
+               "subject": str(record.get("subject") or identity)}

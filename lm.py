@@ -11,6 +11,7 @@ be the end token. Weights stay float32; with dtype bfloat16, matrix products run
 Left out: beam search, repetition penalties, quantised weights, several devices.
 """
 import contextlib
+import copy
 import hashlib
 import inspect
 from dataclasses import dataclass
@@ -201,43 +202,77 @@ def cache_argument(model):
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
+def check_lengths(lm, prompts, room=0, keys=None):
+    """Raise UserError where a prompt and `room` new tokens are more than the model's positions; it names the prompt's key or number."""
+    limit = getattr(lm.model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
+    for key, prompt in zip(range(1, len(prompts) + 1) if keys is None else keys, prompts):
+        if len(prompt) + room > limit:
+            raise UserError(f"question {key}: its prompt of {len(prompt)} tokens and {room} new ones are more than the {limit} that the model takes")
+
+
+@torch.no_grad()
+def read_prefix(lm, prompts, room=0):
+    """What all prompts begin with (a chat template's system message), read once: (number of tokens, key-value cache).
+
+    At least one token of each prompt is left over. (0, None) where nothing is shared, or where a sliding window would
+    not reach over a prompt and `room` tokens more: padding behind the prefix takes up places in it.
+    """
+    first, last = min(prompts), max(prompts)                                            # in the order of lists
+    length = next((i for i, (a, b) in enumerate(zip(first, last)) if a != b), len(first))
+    length = min(length, min(map(len, prompts)) - 1)
+    window = getattr(lm.model.config.get_text_config(), "sliding_window", None)
+    if len(prompts) < 2 or length < 1 or window and max(map(len, prompts)) + room > window:
+        return 0, None
+    cache = DynamicCache(config=lm.model.config)
+    trunk = lm.model.base_model
+    with lm.autocast():
+        trunk(input_ids=torch.tensor([first[:length]], device=lm.device), **{cache_argument(trunk): cache, "use_cache": True})
+    return length, cache
+
+
+def behind_prefix(lm, prompts, prefix):
+    """Forward arguments for `prompts`, the `prefix` of read_prefix already in the cache: ids without it, mask and cache with it."""
+    length, read = prefix
+    ids, mask = pad_left([p[length:] for p in prompts], lm.device)
+    mask = F.pad(mask, (length, 0), value=1)
+    cache = copy.deepcopy(read) if length else DynamicCache(config=lm.model.config)
+    if length:
+        cache.batch_repeat_interleave(len(prompts))
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": positions(mask)[:, length:]}, cache
+
+
 @torch.no_grad()
 def generate(lm, prompts, sampling, samples=1, keys=None, seed=0, progress=lambda n: None):
     """`samples` responses to each prompt: a list (prompts) of lists (samples) of token ids.
 
-    Each prefix is computed once and its cache shared by its samples; rows that have ended leave the batch. The random
-    numbers of a prompt come from (`seed`, its key) alone, so its result does not depend on the others in the batch.
-    `progress(n)` is called as n more prompts are done. Nothing is taken from the model's own generation config but the
-    end tokens. Raises FloatingPointError on logits that are not finite.
+    Each prompt is read once and its cache shared by its samples, and so is what all prompts begin with; rows that have
+    ended leave the batch. The random numbers of a prompt come from (`seed`, its key) alone, so its result does not depend
+    on the others in the batch. `progress(n)` is called as n more prompts are done. Nothing is taken from the model's own
+    generation config but the end tokens. Raises FloatingPointError on logits that are not finite.
     """
     keys = range(len(prompts)) if keys is None else keys
-    limit = getattr(lm.model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
-    for key, prompt in zip(keys, prompts):
-        if len(prompt) + sampling.max_new_tokens > limit:
-            raise UserError(f"question {key}: its prompt of {len(prompt)} tokens and {sampling.max_new_tokens} new ones are more than the "
-                            f"{limit} that the model takes")
-    responses = [None] * len(prompts)
+    check_lengths(lm, prompts, sampling.max_new_tokens, keys)
+    responses, prefix = [None] * len(prompts), read_prefix(lm, prompts, sampling.max_new_tokens) if prompts else None
     for batch in batches_by_length([len(p) for p in prompts], max(1, sampling.rows // samples)):
         uniform = torch.stack([
             torch.rand(samples, sampling.max_new_tokens, generator=generator_for(seed, keys[i]), dtype=torch.float64)
             for i in batch]).flatten(0, 1).to(lm.device)                                # (rows, max_new_tokens)
         with lm.autocast():
-            rows = decode_batch(lm, [prompts[i] for i in batch], uniform, sampling, samples)
+            rows = decode_batch(lm, [prompts[i] for i in batch], prefix, uniform, sampling, samples)
         for n, i in enumerate(batch):
             responses[i] = rows[n * samples:(n + 1) * samples]
         progress(len(batch))
     return responses
 
 
-def decode_batch(lm, prompts, uniform, sampling, samples):
+def decode_batch(lm, prompts, prefix, uniform, sampling, samples):
     """Responses (a list of id lists, prompts x samples in order) to prompts of similar length."""
-    ids, mask = pad_left(prompts, lm.device)
-    cache = DynamicCache(config=lm.model.config)
+    inputs, cache = behind_prefix(lm, prompts, prefix)
     to_cache = {cache_argument(lm.model): cache, "use_cache": True, "logits_to_keep": 1}
-    logits = lm.model(input_ids=ids, attention_mask=mask, position_ids=positions(mask), **to_cache).logits[:, -1]
+    logits = lm.model(**inputs, **to_cache).logits[:, -1]
     cache.batch_repeat_interleave(samples)
     logits = logits.float().repeat_interleave(samples, 0)                               # (rows, vocabulary)
-    mask = mask.repeat_interleave(samples, 0)                                           # (rows, time)
+    mask = inputs["attention_mask"].repeat_interleave(samples, 0)                       # (rows, time)
     responses = [[] for _ in range(len(mask))]
     alive = torch.arange(len(mask), device=lm.device)
     end_ids = torch.tensor(sorted(lm.end_ids), device=lm.device)

@@ -119,9 +119,9 @@ def guide(preferred, share, most, generator):
 
 
 def tokenise(lm, record, question):
-    """What PPO needs of a preference record: {"id", "prompt" ids, "preferred" ids, "state", "answers"}."""
+    """What PPO needs of a preference record: {"id", "prompt" ids, "preferred" ids, "state", "answers", "question"}."""
     return {"id": record["id"], "prompt": render(lm, record["prompt"]), "preferred": response_ids(lm, record["ranking"][0]),
-            "state": record["state"], "answers": question["answers"]}
+            "state": record["state"], "answers": question["answers"], "question": question["question"]}
 
 
 def tasks_of_step(tasks, size, step, seed):
@@ -207,7 +207,7 @@ def improve(policy, value_head, optimizer, rolled, config, temperature):
 def behaviour(policy, rolled):
     """What the policy did, for the log: rewards of guided and unguided answers, lengths, and how unguided answers read."""
     guided = torch.tensor([bool(g) for g in rolled.guidance])
-    readings = [answers.read(decode(policy, g + c), t["answers"])
+    readings = [answers.read(decode(policy, g + c), t["answers"], t["question"])
                 for t, g, c in zip(rolled.tasks, rolled.guidance, rolled.continuation)]
 
     def share(reading, state=None):

@@ -3,18 +3,30 @@
 Three internal representations are read at the last token of the prompt, in every decoder layer, by forward hooks on the
 unmodified model: *attention* (the attention output before its output projection), *mlp* (the feed-forward output before
 the residual connection) and *hidden* (the layer's output; the last layer's is taken before the final norm). On each a
-single linear layer predicts Known / Unknown. All layers and repeats are fitted in one batched second-order solve.
+single linear layer predicts Known / Unknown; logistic.py fits them all at once.
 
-What is stricter than in the paper: the layer, the kind and the strength of L2 are chosen on a validation split, and the
-test split is looked at once. Left out: probes of more than one layer, fine-tuning.
+    python probe.py --model MODEL --probes runs/NAME/probe "a question" ...       prints P(known) of each
+
+What is stricter than in the paper: the layers, the kind and the strength of L2 are chosen on a validation split, and the
+test split is looked at once. The probe that goes on to be used averages the logits of a few adjacent layers, which is
+still linear. Left out: probes of more than one layer of weights, fine-tuning. Controls and ablations: probe_study.py.
 """
+import argparse
+import os
+import sys
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch.nn import functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from transformers.utils import logging as transformers_logging
 
-from lm import batches_by_length, generator_for, pad_left, positions
+import lm as language_model
+import metrics
+from files import UserError
+from lm import batches_by_length, behind_prefix, cache_argument, chat_prompt, check_lengths, generator_for, read_prefix
+from logistic import fit_logistic
 
 KINDS = ("attention", "mlp", "hidden")
 ATTENTION_NAMES = ("self_attn", "self_attention", "attention", "attn")
@@ -30,9 +42,10 @@ class ProbeConfig:
     upper: float = 65.0           # percentile: samples above are correct (paper: 65)
     lower: float = 35.0           # percentile: samples below are incorrect (paper: 35)
     repeats: int = 10             # random splits (paper: 10)
-    valid: float = 0.2            # share of the subjects that chooses layer, kind and l2
+    valid: float = 0.2            # share of the subjects that chooses layers, kind and l2
     test: float = 0.2             # share of the subjects that is looked at once
-    l2: tuple = (1.0, 10.0, 100.0, 1000.0, 10000.0)  # strengths tried, for the sum of losses over the questions
+    l2: tuple = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10000.0)  # strengths tried, for the sum of losses over the questions
+    band: int = 5                 # adjacent layers whose logits the probe in use averages (paper: 1)
     rows: int = 32                # prompts a forward pass
 
 
@@ -86,9 +99,12 @@ def hook_points(layer):
 def capture(lm, prompts, rows=32, progress=lambda n: None):
     """Representations of the last prompt token: {kind: (prompts, layers, width)}, float32 on the CPU.
 
-    One forward pass of the trunk without language-model head; of each layer only the last token is kept.
+    One forward pass of the trunk without language-model head; of each layer only the last token is kept. What all
+    prompts begin with is read once.
     """
-    layers = decoder_layers(lm.model)
+    layers, trunk = decoder_layers(lm.model), lm.model.base_model
+    check_lengths(lm, prompts)
+    prefix = read_prefix(lm, prompts) if prompts else None
     store, hooks, batch = {}, [], []
 
     def keep(kind, number, states):
@@ -106,10 +122,10 @@ def capture(lm, prompts, rows=32, progress=lambda n: None):
                     lambda _, args, out, kind=kind, number=number: keep(kind, number, out[0] if isinstance(out, tuple) else out)))
     try:
         for batch in batches_by_length([len(p) for p in prompts], rows):
-            ids, mask = pad_left([prompts[i] for i in batch], lm.device)
-            assert ids[:, -1].tolist() == [prompts[i][-1] for i in batch], "the last column must hold the last prompt tokens"
+            inputs, cache = behind_prefix(lm, [prompts[i] for i in batch], prefix)
+            assert inputs["input_ids"][:, -1].tolist() == [prompts[i][-1] for i in batch], "the last column must hold the last prompt tokens"
             with lm.autocast():
-                lm.model.base_model(input_ids=ids, attention_mask=mask, position_ids=positions(mask), use_cache=False)
+                trunk(**inputs, **{cache_argument(trunk): cache, "use_cache": True})
             progress(len(batch))
     finally:
         for hook in hooks:
@@ -117,109 +133,36 @@ def capture(lm, prompts, rows=32, progress=lambda n: None):
     return store
 
 
-# ---------------------------------------------------------------------------------------------------- fitting
+# ---------------------------------------------------------------------------------------------------- splits and choice
 
-def split_by_group(groups, labels, config, seed):
-    """(repeats, questions) of 0 train, 1 validation, 2 test, -1 unlabelled. All questions of a group stay together."""
+def split_by_group(groups, config, seed):
+    """(repeats, questions) of 0 train, 1 validation, 2 test. All questions of a group stay together."""
     names = sorted(set(groups))
     place = {name: i for i, name in enumerate(names)}
     member = np.array([place[g] for g in groups])
-    parts = np.full((config.repeats, len(groups)), -1)
+    parts = np.zeros((config.repeats, len(groups)), int)
     for repeat in range(config.repeats):
         order = torch.randperm(len(names), generator=generator_for(seed, f"probe split {repeat}")).numpy()
         rank = np.empty(len(names), int)
         rank[order] = np.arange(len(names))
         share = (rank[member] + 0.5) / len(names)
-        part = np.where(share < config.test, 2, np.where(share < config.test + config.valid, 1, 0))
-        parts[repeat] = np.where(labels >= 0, part, -1)
+        parts[repeat] = np.where(share < config.test, 2, np.where(share < config.test + config.valid, 1, 0))
     return parts
 
 
-def fit_probes(features, targets, train, l2, tolerance=1e-5, most_steps=30):
-    """Logistic regressions with L2, all at once: Newton's method, its steps by conjugate gradients.
+def logits_everywhere(activations, targets, train, l2, standardise=True):
+    """Probes on every layer of every kind: {kind: (weight, bias, logits)}.
 
-    features (groups, questions, width): one group a layer. targets (questions,) in [0, 1]: labels or soft ones.
-    train (repeats, questions) bool: the rows that each repeat learns from. l2: strengths, each (lambda / 2) |w|^2 beside
-    the sum of the losses; the bias is free. Features are standardised by each repeat's training rows.
-    Returns weight (groups, repeats, strengths, width) and bias (groups, repeats, strengths) for the features as given.
+    activations {kind: (all questions, layers, width)}; the first len(targets) questions are learnt from where `train`
+    (repeats, len(targets)) says so. Shapes (layers, repeats, strengths, width), (layers, repeats, strengths), and
+    (layers, repeats, strengths, all questions).
     """
-    groups, questions, width = features.shape
-    repeats, strengths = len(train), len(l2)
-    centre = features.mean(1, keepdim=True)                                                    # far from 0 in real models
-    features = features - centre
-    used = torch.as_tensor(np.asarray(train), dtype=torch.float32).T                           # (questions, repeats)
-    count = used.sum(0)
-    mean = torch.einsum("gnd,nr->gdr", features, used) / count                                 # (groups, width, repeats)
-    square = torch.einsum("gnd,nr->gdr", features**2, used) / count
-    variance = square - mean**2
-    scale = torch.where(variance > 1e-6 * square + 1e-12, variance.sqrt(), float("inf"))       # a constant has no say
-    columns = lambda t: t.repeat_interleave(strengths, -1)                                     # repeats -> columns
-    mean, scale, used = columns(mean), columns(scale), columns(used)
-    lam = torch.tensor(l2, dtype=torch.float32).repeat(repeats)                                # (columns,)
-    target = torch.as_tensor(np.asarray(targets), dtype=torch.float32)[None, :, None]
-
-    def forward(w, b):                                                                         # -> (groups, questions, columns)
-        w = w / scale
-        return torch.bmm(features, w) + (b - (mean * w).sum(1))[:, None]
-
-    def adjoint(r):                                                                            # -> (groups, width, columns), (groups, columns)
-        total = r.sum(1)
-        return (torch.bmm(features.transpose(1, 2), r) - mean * total[:, None]) / scale, total
-
-    def objective(w, z):
-        loss = (F.softplus(z) - target * z) * used
-        return loss.sum(1) + 0.5 * lam * (w**2).sum(1)                                         # (groups, columns)
-
-    def dot(a, b):
-        return (a[0] * b[0]).sum(1) + a[1] * b[1]                                              # (groups, columns)
-
-    size = (groups, width, repeats * strengths)
-    w, b = torch.zeros(size), torch.zeros(groups, repeats * strengths)
-    z = forward(w, b)
-    value = objective(w, z)
-    first = None
-    for _ in range(most_steps):
-        p = z.sigmoid()
-        gw, gb = adjoint((p - target) * used)
-        gw = gw + lam * w
-        norm = dot((gw, gb), (gw, gb)).sqrt()
-        first = norm if first is None else first
-        if (norm <= tolerance * first).all():
-            break
-        curvature = (p * (1 - p) * used).clamp(min=1e-10)
-        mass = curvature.sum(1)                                                                # of the bias, and nearly of each feature
-        # Preconditioned conjugate gradients for H s = -g; the preconditioner is the diagonal under unit-variance features.
-        precondition = lambda v: (v[0] / (mass[:, None] + lam), v[1] / mass)
-        step = (torch.zeros_like(w), torch.zeros_like(b))
-        rest = (-gw, -gb)
-        search = toward = precondition(rest)
-        energy = dot(rest, toward)
-        goal = energy * 1e-4
-        for _ in range(60):
-            hw, hb = adjoint(curvature * forward(*search))
-            hw = hw + lam * search[0]
-            alpha = energy / dot(search, (hw, hb)).clamp(min=1e-30)
-            step = (step[0] + alpha[:, None] * search[0], step[1] + alpha * search[1])
-            rest = (rest[0] - alpha[:, None] * hw, rest[1] - alpha * hb)
-            toward = precondition(rest)
-            fresh = dot(rest, toward)
-            if (fresh <= goal).all():
-                break
-            beta = fresh / energy.clamp(min=1e-30)
-            search, energy = (toward[0] + beta[:, None] * search[0], toward[1] + beta * search[1]), fresh
-        size = torch.ones_like(value)
-        for _ in range(8):                                                                     # halve the steps that overshoot
-            z_new = forward(w + size[:, None] * step[0], b + size * step[1])
-            new = objective(w + size[:, None] * step[0], z_new)
-            worse = new > value + 1e-6 * value.abs()
-            if not worse.any():
-                break
-            size = torch.where(worse, size / 2, size)
-        w, b, z, value = w + size[:, None] * step[0], b + size * step[1], z_new, new
-    weight = w / scale
-    bias = (b.double() - ((mean + centre.transpose(1, 2)).double() * weight).sum(1)).float()
-    shape = (groups, repeats, strengths)
-    return weight.transpose(1, 2).reshape(*shape, width), bias.reshape(shape)
+    found = {}
+    for kind, states in activations.items():
+        features = states.transpose(0, 1)                                                  # (layers, questions, width)
+        weight, bias = fit_logistic(features[:, :len(targets)], targets, train, l2, standardise)
+        found[kind] = weight, bias, predict(features, weight, bias)
+    return found
 
 
 def predict(features, weight, bias):
@@ -227,51 +170,50 @@ def predict(features, weight, bias):
     return torch.einsum("gnd,grsd->grsn", features, weight) + bias[..., None]
 
 
-# ---------------------------------------------------------------------------------------------------- figures of merit
-
-def auroc(scores, labels):
-    """Area under the ROC curve: chance that a positive scores above a negative, ties half. NaN where one class is empty."""
-    scores, labels = np.asarray(scores, float), np.asarray(labels, bool)
-    positives, negatives = labels.sum(), (~labels).sum()
-    if not positives or not negatives:
-        return float("nan")
-    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    rank = (counts.cumsum() - (counts - 1) / 2)[inverse]
-    return float((rank[labels].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+def band_of(layer, layers, width):
+    """The `width` adjacent layers around `layer` (indices from 0), fewer at either end of the `layers`."""
+    first = max(0, layer - (width - 1) // 2)
+    return range(first, min(layers, layer + width // 2 + 1))
 
 
-def balanced_accuracy(predicted, labels):
-    """Mean of the accuracies on the two classes; NaN where one is empty."""
-    predicted, labels = np.asarray(predicted, bool), np.asarray(labels, bool)
-    return float((predicted[labels].mean() + (~predicted[~labels]).mean()) / 2) if labels.any() and (~labels).any() else float("nan")
-
-
-def measure(logits, labels):
-    """{"accuracy", "balanced_accuracy", "auroc"} of logits against 0/1 labels."""
-    logits, labels = np.asarray(logits), np.asarray(labels) == 1
-    return {"accuracy": float(((logits > 0) == labels).mean()) if len(labels) else float("nan"),
-            "balanced_accuracy": balanced_accuracy(logits > 0, labels), "auroc": auroc(logits, labels)}
+def banded(logits, width):
+    """Mean of the logits (layers, ...) over the band around each layer."""
+    return torch.stack([logits[list(band_of(layer, len(logits), width))].mean(0) for layer in range(len(logits))])
 
 
 def score_probes(logits, labels, parts):
     """One row a group: the strength of L2 is chosen on the validation split, then the test split is read once.
 
-    logits (groups, repeats, strengths, questions), parts (repeats, questions). Rows hold "strength" (its index), "valid"
-    (mean accuracy there) and, of the test split, mean, min and max accuracy, balanced accuracy and AUROC over the repeats.
+    logits (groups, repeats, strengths, questions), labels (questions,), parts (repeats, questions). Rows hold "strength"
+    (its index), "valid_loss" (mean log loss there, nats) and, of the test split, mean, min and max accuracy, balanced
+    accuracy and AUROC over the repeats.
     """
     rows = []
     logits = logits.numpy()
-    for group in range(len(logits)):
-        valid = [np.mean([measure(logits[group, r, s][parts[r] == 1], labels[parts[r] == 1])["accuracy"]
-                          for r in range(len(parts))]) for s in range(logits.shape[2])]
-        strength = int(np.argmax(valid))
-        tests = [measure(logits[group, r, strength][parts[r] == 2], labels[parts[r] == 2]) for r in range(len(parts))]
+    for group in logits:
+        valid = np.nanmean([metrics.log_loss(z[:, part == 1], labels[part == 1]) for z, part in zip(group, parts)], 0)  # (strengths,)
+        strength = int(np.argmin(valid))
+        tests = [metrics.measure(z[strength][part == 2], labels[part == 2]) for z, part in zip(group, parts)]
         accuracy = [t["accuracy"] for t in tests]
-        rows.append({"strength": strength, "valid": float(valid[strength]), "accuracy": float(np.mean(accuracy)),
+        rows.append({"strength": strength, "valid_loss": float(valid[strength]), "accuracy": float(np.mean(accuracy)),
                      "accuracy_min": min(accuracy), "accuracy_max": max(accuracy),
                      "balanced_accuracy": float(np.nanmean([t["balanced_accuracy"] for t in tests])),
                      "auroc": float(np.nanmean([t["auroc"] for t in tests]))})
     return rows
+
+
+def choose(found, labels, parts, band):
+    """The probe in use: of all kinds and bands of layers the one with the least loss on validation.
+
+    found: of logits_everywhere. Returns its row with "kind", "layers" (indices), "logits" (repeats, all questions).
+    """
+    best, n = None, len(labels)
+    for kind, (_, _, logits) in found.items():
+        averaged = banded(logits, band)
+        for layer, row in enumerate(score_probes(averaged[..., :n], labels, parts)):
+            if best is None or row["valid_loss"] < best["valid_loss"]:
+                best = {"kind": kind, "layers": list(band_of(layer, len(logits), band)), **row, "logits": averaged[layer, :, row["strength"]]}
+    return best
 
 
 def out_of_fold(logits, parts):
@@ -283,46 +225,108 @@ def out_of_fold(logits, parts):
     return (probability * unseen).sum(0) / unseen.sum(0)
 
 
-def bag_of_words(prompts):
-    """(questions, distinct tokens) counts of token ids: what the text alone says. Tokens seen in one question are left out."""
-    seen = {}
-    for prompt in prompts:
-        for token in set(prompt):
-            seen[token] = seen.get(token, 0) + 1
-    column = {token: i for i, token in enumerate(sorted(t for t, n in seen.items() if n > 1))}
-    bag = torch.zeros(len(prompts), len(column))
-    for row, prompt in enumerate(prompts):
-        for token in prompt:
-            if token in column:
-                bag[row, column[token]] += 1
-    return bag
+def calibrate(best, labels, parts):
+    """Temperature of the probe from the validation splits, and its calibration error on the test splits, before and after."""
+    logits = best["logits"].numpy()[:, :len(labels)]
+    pooled = lambda part: (logits[parts == part], np.broadcast_to(labels, parts.shape)[parts == part])
+    temperature = metrics.temperature(*pooled(1))
+    test, truth = pooled(2)
+    error = lambda z: metrics.calibration_error(torch.tensor(z).sigmoid().numpy(), truth)
+    return temperature, error(test), error(test / temperature)
 
 
-def fit_everywhere(activations, labels, parts, config):
-    """Probes on every layer and kind. Returns their rows, the one best on validation, and P(known) of all questions."""
-    rows, best, n = [], None, len(labels)
-    for kind, states in activations.items():
-        features = states.transpose(0, 1).contiguous()                                     # (layers, questions, width)
-        weight, bias = fit_probes(features[:, :n], labels.clip(0), parts == 0, config.l2)
-        logits = predict(features, weight, bias)
-        for layer, row in enumerate(score_probes(logits[..., :n], labels, parts)):
-            rows.append({"kind": kind, "layer": layer + 1, "l2": config.l2[row["strength"]], **row})
-            if best is None or row["valid"] > best["valid"]:
-                best = {**rows[-1], "weight": weight[layer, :, row["strength"]].contiguous(),
-                        "bias": bias[layer, :, row["strength"]].contiguous(), "logits": logits[layer, :, row["strength"]]}
-    everywhere = np.concatenate([parts, np.full((len(parts), best["logits"].shape[1] - n), -1)], 1)
-    return rows, best, out_of_fold(best["logits"], everywhere)
+# ---------------------------------------------------------------------------------------------------- the probe in use
+
+@dataclass
+class Probe:
+    """P(known) = mean over repeats of sigmoid((mean over layers of ((x - mean) / scale) . weight + bias) / temperature)."""
+    kind: str
+    layers: list            # indices from 0
+    mean: torch.Tensor      # (layers, width)
+    scale: torch.Tensor     # (layers, width)
+    weight: torch.Tensor    # (repeats, layers, width)
+    bias: torch.Tensor      # (repeats, layers)
+    temperature: float
+
+    def p_known(self, activations):
+        """(questions,) from {kind: (questions, layers, width)} of `capture`."""
+        x = (activations[self.kind][:, self.layers] - self.mean) / self.scale
+        logits = (torch.einsum("nld,rld->rnl", x, self.weight) + self.bias[:, None]).mean(2)       # (repeats, questions)
+        return (logits / self.temperature).sigmoid().mean(0)
 
 
-def controls(activations, best, labels, parts, config, seed, texts):
-    """Rows of the controls: shuffled labels on the best representation, and features that see the text alone."""
-    n = len(labels)
-    shuffled = labels.copy()
-    index = np.flatnonzero(labels >= 0)
-    shuffled[index] = labels[index][torch.randperm(len(index), generator=generator_for(seed, "shuffle")).numpy()]
-    cases = {"shuffled labels": (activations[best["kind"]][:n, best["layer"] - 1], shuffled), **{k: (v, labels) for k, v in texts.items()}}
-    rows = []
-    for name, (features, targets) in cases.items():
-        weight, bias = fit_probes(features[None].contiguous(), targets.clip(0), parts == 0, config.l2)
-        rows.append({"kind": name, "layer": "", **score_probes(predict(features[None], weight, bias), targets, parts)[0]})
-    return rows
+def probe_in_use(best, found, activations, temperature):
+    """The chosen probe with everything that applying it needs. Mean and scale are those of the questions in `activations`."""
+    weight, bias, _ = found[best["kind"]]
+    weight = weight[best["layers"], :, best["strength"]].transpose(0, 1)                    # (repeats, layers, width)
+    bias = bias[best["layers"], :, best["strength"]].T
+    x = activations[best["kind"]][:, best["layers"]]
+    mean, scale = x.mean(0), x.std(0).clamp(min=1e-6)
+    shift = torch.linalg.vecdot(mean.double(), weight.double()).float()
+    return Probe(best["kind"], best["layers"], mean, scale, weight * scale, bias + shift, temperature)
+
+
+def save(probe, folder, model):
+    """Write probes.safetensors; `model` names the language model that it reads."""
+    tensors = {name: getattr(probe, name).contiguous() for name in ("mean", "scale", "weight", "bias")}
+    save_file({**tensors, "temperature": torch.tensor(probe.temperature)}, os.path.join(folder, "probes.safetensors"),
+              {"kind": probe.kind, "layers": ",".join(str(i + 1) for i in probe.layers), "model": model})
+
+
+def load(path):
+    """Probe from a run's probe folder or its probes.safetensors. Raises UserError where it is not one."""
+    path = os.path.join(path, "probes.safetensors") if os.path.isdir(path) else path
+    try:
+        with safe_open(path, "pt") as f:
+            about, tensors = f.metadata() or {}, {name: f.get_tensor(name) for name in f.keys()}
+        layers = [int(i) - 1 for i in about["layers"].split(",")]
+        found = Probe(about["kind"], layers, *(tensors[name] for name in ("mean", "scale", "weight", "bias")), tensors["temperature"].item())
+        repeats, width = len(found.weight), found.mean.shape[-1]
+        if [t.shape for t in (found.mean, found.scale, found.weight, found.bias)] != [
+                (len(layers), width), (len(layers), width), (repeats, len(layers), width), (repeats, len(layers))] or min(layers) < 0:
+            raise ValueError
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    except (SafetensorError, KeyError, ValueError, TypeError, IndexError, RuntimeError):
+        raise UserError(f"{path}: not a file of probes (expected what the probe stage writes)") from None
+    return found
+
+
+def p_known(lm, probe, questions, rows=32):
+    """P(known) (questions,) of question texts. Raises UserError where the probe was made for another architecture."""
+    activations = capture(lm, [chat_prompt(lm, q) for q in questions], rows)
+    shape = tuple(activations[probe.kind].shape[1:]) if probe.kind in activations else (0, 0)
+    if max(probe.layers) >= shape[0] or probe.mean.shape[1] != shape[1]:
+        raise UserError(f"the probe reads {probe.kind} of layers {probe.layers[0] + 1} to {probe.layers[-1] + 1}, width {probe.mean.shape[1]}; "
+                        f"this model has {shape[0]} layers of width {shape[1]}")
+    return probe.p_known(activations)
+
+
+def main(argv):
+    """P(known) of questions given as arguments, or else one a line on standard input. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="probe.py", description="Print P(known) of each question, as the model's own probe reads it.")
+    parser.add_argument("--model", required=True, help="the language model: a Hugging Face folder or name")
+    parser.add_argument("--probes", required=True, help="a run's probe folder, or its probes.safetensors")
+    parser.add_argument("questions", nargs="*", help="questions; without any, one a line from standard input")
+    command = parser.parse_args(argv)
+    try:
+        questions = [q.strip() for q in command.questions or sys.stdin]
+        for number, question in enumerate(questions, 1):
+            if not question:
+                raise UserError(f"question {number}: empty")
+            question.encode()
+        if not questions:
+            raise UserError("no questions: give them as arguments, or one a line on standard input")
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        probe, lm = load(command.probes), language_model.load(command.model, say=lambda text: print(text, file=sys.stderr))
+        for question, p in zip(questions, p_known(lm, probe, questions).tolist()):
+            print(f"{p:.3f}\t{''.join(c if c.isprintable() else chr(0xfffd) for c in question)}")
+    except (UserError, UnicodeError) as error:
+        print(f"error: {'a question is not UTF-8 text' if isinstance(error, UnicodeError) else error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from transformers.utils import logging as transformers_logging
 
 import answers
@@ -23,10 +22,13 @@ import dreamcatcher
 import embed
 import evaluate
 import lm as language_model
+import metrics
 import optim
 import ppo
 import probe
+import probe_study
 import report
+import rankings
 import reward
 import runs
 import settings as all_settings
@@ -58,7 +60,7 @@ def load_questions(run):
 
 def hits_of(questions, generations):
     """(questions, k) bool: which of the normal answers are right by alias match."""
-    return np.array([[answers.is_correct(answers.read(text, q["answers"])) for text in g["normal"]] for q, g in zip(questions, generations)])
+    return np.array([[answers.is_correct(answers.read(text, q["answers"], q["question"])) for text in g["normal"]] for q, g in zip(questions, generations)])
 
 
 def states_of(run, questions):
@@ -129,7 +131,7 @@ def stage_probe(run):
 
     generations = runs.in_blocks(run, "probe", questions, max(1, s.sampling.rows // config.k), f"answering, k = {config.k}", answer)
     hits = hits_of(questions, generations)
-    greedy_right = np.array([answers.is_correct(answers.read(g["greedy"], q["answers"])) for q, g in zip(questions, generations)])
+    greedy_right = np.array([answers.is_correct(answers.read(g["greedy"], q["answers"], q["question"])) for q, g in zip(questions, generations)])
     train = np.arange(len(split["train"]))
     if config.rule == "percentile":
         scores = dreamcatcher.score_generations(embedder, [questions[i] for i in train], [generations[i] for i in train])
@@ -142,25 +144,43 @@ def stage_probe(run):
     prompts = [chat_prompt(lm, q["question"]) for q in questions]
     with bar(len(prompts), "prompts", "capturing activations") as tick:
         activations = probe.capture(lm, prompts, config.rows, tick)
-    parts = probe.split_by_group([questions[i]["subject"] for i in train], labels, config, s.seed)
-    rows, best, p_known = probe.fit_everywhere(activations, labels, parts, config)
-    question_vectors = embed.embed(embedder, [questions[i]["question"] for i in train])
-    rows += probe.controls(activations, best, labels, parts, config, s.seed, {
-        "bag of words": probe.bag_of_words([prompts[i] for i in train]), "question embedding": question_vectors,
+    if "attention" not in activations:
+        say(f"  {s.model}: its layers have no attention output of their own before a projection; only mlp and hidden are probed")
+    everyone = probe.split_by_group([questions[i]["subject"] for i in train], config, s.seed)
+    parts = np.where(labels >= 0, everyone, -1)  # -1: left out
+    found = probe.logits_everywhere(activations, labels.clip(0), parts == 0, config.l2)
+    best = probe.choose(found, labels, parts, config.band)
+    temperature, raw_error, error = probe.calibrate(best, labels, parts)
+    elsewhere = np.full((config.repeats, len(questions) - len(train)), -1)
+    p_known = probe.out_of_fold(best["logits"] / temperature, np.concatenate([parts, elsewhere], 1))
+    layers = f"{best['layers'][0] + 1}-{best['layers'][-1] + 1}"
+    rows = [{"kind": kind, "layer": layer + 1, **row} for kind, (_, _, logits) in found.items()
+            for layer, row in enumerate(probe.score_probes(logits[..., :len(train)], labels, parts))]
+    rows.append({"kind": f"in use: {best['kind']} of layers {layers}", **{k: v for k, v in best.items() if k not in ("kind", "layers", "logits")},
+                 "temperature": temperature, "ece_uncalibrated": raw_error, "ece": error})
+    rows += probe_study.controls(activations, best, labels, parts, config, s.seed, {
+        "bag of words": probe_study.bag_of_words([prompts[i] for i in train]),
+        "question embedding": embed.embed(embedder, [questions[i]["question"] for i in train]),
         "answer confidence": torch.tensor([[generations[i]["greedy_log_prob"]] for i in train])})
-    rows.append({"kind": "majority", "layer": "", "accuracy": float(max((labels == 1).sum(), (labels == 0).sum()) / (labels >= 0).sum())})
+    for row in rows:
+        if "strength" in row:
+            row["l2"] = config.l2[row.pop("strength")]
+    with bar(None, "variants", "probe ablations") as tick:
+        ablations = probe_study.ablations(activations, found, hits[train].mean(1), labels, everyone, config, s.seed, tick)
+    in_use = probe.probe_in_use(best, found, activations, temperature)
     names = [name for name in SPLITS for _ in split[name]]
     with run.output("probe") as folder:
-        save_file({"weight": best["weight"], "bias": best["bias"]}, os.path.join(folder, "probes.safetensors"),
-                  {"kind": best["kind"], "layer": str(best["layer"]), "l2": str(best["l2"])})
+        probe.save(in_use, folder, s.model)
         write_jsonl(os.path.join(folder, "generations.jsonl"), generations)
         write_jsonl(os.path.join(folder, "known.jsonl"), [
             {"id": q["id"], "split": name, "p_known": float(p), "hits": int(h.sum()), "greedy_right": bool(g),
              "label": int(labels[i]) if i < len(train) else None}
             for i, (q, name, p, h, g) in enumerate(zip(questions, names, p_known, hits, greedy_right))])
         report.write_csv(os.path.join(folder, "accuracy.csv"), rows)
-    say(f"  {(labels == 1).sum()} known, {(labels == 0).sum()} unknown, {(labels < 0).sum()} between; best probe: {best['kind']} of layer "
-        f"{best['layer']} (by validation), test accuracy {best['accuracy']:.3f}, AUROC {best['auroc']:.3f}")
+        report.write_csv(os.path.join(folder, "ablation.csv"), ablations)
+    say(f"  {(labels == 1).sum()} known, {(labels == 0).sum()} unknown, {(labels < 0).sum()} between; probe: {best['kind']} of layers {layers} "
+        f"(by validation), test accuracy {best['accuracy']:.3f}, AUROC {best['auroc']:.3f}, calibration error {error:.3f} at temperature {temperature:.2f}")
+    say(report.ablation_table(ablations))
 
 
 def stage_annotate(run):
@@ -175,22 +195,24 @@ def stage_annotate(run):
     def answer(block):
         prompts = [chat_prompt(lm, q["question"], dreamcatcher.uncertain_instruction(q, s.seed)) for q in block]
         sampled = generate(lm, prompts, sampling, config.uncertain_k, [f"uncertain {q['id']}" for q in block], s.seed)
-        return [{"id": q["id"], "uncertain": [dreamcatcher.finish(decode(lm, r), has_ended(lm, r)) for r in rs]}
+        return [{"id": q["id"], "uncertain": [rankings.finish(decode(lm, r), has_ended(lm, r)) for r in rs]}
                 for q, rs in zip(block, sampled)]
 
     uncertain = [u["uncertain"] for u in runs.in_blocks(run, "annotate", questions, max(1, s.sampling.rows // config.uncertain_k),
                                                    "uncertain answers", answer)]
     generations = [normal[q["id"]] for q in questions]
     scores = dreamcatcher.score_generations(embedder, questions, generations, np.array([p_known[q["id"]] for q in questions]))
-    factuality = dreamcatcher.factuality(scores, config.scores).numpy()
+    factuality = dreamcatcher.factuality(scores, config.scores, config.normalise).numpy()
     hits = hits_of(questions, generations)
     correct, states = dreamcatcher.label(factuality, hits, config)
-    texts = [[dreamcatcher.finish(t, e) for t, e in zip(g["normal"], g["normal_ended"])] for g in generations]
+    texts = [[rankings.finish(t, e) for t, e in zip(g["normal"], g["normal_ended"])] for g in generations]
     vectors = embed.embed(embedder, [t for u in uncertain for t in u])
-    records, dropped = dreamcatcher.rankings(questions, states, texts, factuality, uncertain, vectors, config)
+    records, dropped = rankings.preferences(questions, states, texts, factuality, uncertain, vectors, config)
     counts, warnings = dreamcatcher.histogram(states)
     table = {"rule": config.rule, "questions": len(questions), "states": counts, "rankings": len(records), "dropped": dict(dropped),
-             "agreement with gold": dreamcatcher.agreement(correct, hits), "score AUROC": probe.auroc(factuality, hits)}
+             "score AUROC": metrics.auroc(factuality, hits)}
+    langs = np.array([q["lang"] for q in questions])
+    table["agreement with gold"] = {lang: dreamcatcher.agreement(correct[langs == lang], hits[langs == lang]) for lang in sorted(set(langs))}
     if questions[0].get("true_state"):
         table["agreement with the true states"] = float(np.mean([q["true_state"] == t for q, t in zip(questions, states)]))
     with run.output("annotate") as folder:
@@ -199,6 +221,7 @@ def stage_annotate(run):
             {"id": q["id"], **{name: value[i].tolist() for name, value in scores.items()}, "factuality": factuality[i].tolist(),
              "correct": correct[i].tolist(), "state": states[i]} for i, q in enumerate(questions)])
         write_jsonl(os.path.join(folder, "preferences.jsonl"), records)
+        write_jsonl(os.path.join(folder, "pairs.jsonl"), [pair for record in records for pair in rankings.pairs(record)])
         write_json(os.path.join(folder, "summary.json"), table)
     say(f"  {', '.join(f'{n} {state}' for state, n in counts.items())}; {len(records)} rankings"
         + "".join(f"; {n} dropped: {why}" for why, n in dropped.items()))
@@ -282,7 +305,7 @@ def stage_ppo(run):
 
     def validate(step):
         texts = evaluate.greedy(policy, split["valid"], s.sampling)
-        found = evaluate.metrics(states, [answers.read(t, q["answers"]) for t, q in zip(texts, split["valid"])])
+        found = evaluate.metrics(states, [answers.read(t, q["answers"], q["question"]) for t, q in zip(texts, split["valid"])])
         run.log("ppo", event="validation", step=step, **found)
         return found["balanced"]
 
@@ -331,12 +354,12 @@ def stage_evaluate(run):
     texts = {"before": [before[q["id"]] for q in questions], "after": after}
     results = {}
     for name, answered in texts.items():
-        readings = [answers.read(t, q["answers"]) for t, q in zip(answered, questions)]
+        readings = [answers.read(t, q["answers"], q["question"]) for t, q in zip(answered, questions)]
         results[name] = evaluate.metrics(states, readings)
         results[name]["intervals"] = evaluate.intervals(states, readings, (
             "accuracy", "hallucination", "abstention", "truthful", "known_accuracy", "refusal_recall", "over_refusal", "balanced", "J"),
             s.evaluate.resamples, s.seed)
-    results["before"]["probe_auroc"] = probe.auroc([known[q["id"]]["p_known"] for q in questions],
+    results["before"]["probe_auroc"] = metrics.auroc([known[q["id"]]["p_known"] for q in questions],
                                                    [known[q["id"]]["greedy_right"] for q in questions])
     if os.path.exists(run.path("data", "skill.jsonl")):
         skill = read_jsonl(run.path("data", "skill.jsonl"))

@@ -47,7 +47,7 @@ class Settings:
 PRESETS = {
     # The built-in lab: a model of about a million parameters, minutes on two cores.
     "lab": {
-        "sampling.max_new_tokens": 12, "sampling.rows": 1024, "probe.k": 10, "probe.rows": 256,
+        "sampling.max_new_tokens": 12, "sampling.rows": 1024, "probe.k": 10, "probe.band": 1, "probe.rows": 256,
         "reward.lr": 1e-3, "reward.epochs": 3, "reward.batch": 32, "reward.micro_rows": 128, "reward.warmup": 0.05,
         "ppo.lr": 1e-4, "ppo.value_lr": 3e-3, "ppo.steps": 60, "ppo.batch": 128, "ppo.micro_rows": 128,
         "ppo.kl_coef": 0.1, "ppo.guidance_tokens": 2, "ppo.validate_every": 5,
@@ -77,7 +77,7 @@ PRESETS = {
 }
 PRESETS["paper-13b"] = {**PRESETS["paper-7b"], "model": "meta-llama/Llama-2-13b-chat-hf", "reward.batch": 16, "ppo.batch": 32}
 CHOICES = {"dtype": ("float32", "bfloat16"), "probe.rule": ("gold", "percentile"),
-           "annotate.rule": ("gold", "median", "percentile", "threshold")}
+           "annotate.rule": ("gold", "median", "percentile", "threshold"), "annotate.normalise": ("min-max", "z-score", "rank")}
 
 
 @functools.cache
@@ -141,7 +141,7 @@ def build(preset, given):
 def check(settings):
     """Raise UserError where a number lies outside what makes sense."""
     flat = flatten(settings)
-    for name in ("sampling.max_new_tokens", "sampling.rows", "probe.k", "probe.repeats", "probe.rows", "annotate.uncertain_k",
+    for name in ("sampling.max_new_tokens", "sampling.rows", "probe.k", "probe.repeats", "probe.band", "probe.rows", "annotate.uncertain_k",
                  "reward.epochs", "reward.batch", "reward.micro_rows", "reward.save_every", "sft.batch", "sft.micro_rows", "ppo.steps", "ppo.batch",
                  "ppo.epochs", "ppo.guidance_tokens", "ppo.micro_rows", "ppo.validate_every", "ppo.save_every",
                  "evaluate.resamples"):
@@ -178,8 +178,8 @@ def check(settings):
     for name in ("probe.upper", "probe.lower", "annotate.upper", "annotate.lower"):
         if not 0 <= flat[name] <= 100:
             raise UserError(f"--{name}: expected a percentile between 0 and 100, not {flat[name]}")
-    if not settings.probe.l2 or not all(0 < strength < float("inf") for strength in settings.probe.l2):
-        raise UserError("--probe.l2: expected numbers above 0 with commas between, such as 1,10,100")
+    if not settings.probe.l2 or not all(1e-3 <= strength < float("inf") for strength in settings.probe.l2):
+        raise UserError("--probe.l2: expected numbers of at least 0.001 with commas between, such as 1,10,100")
     unknown = set(settings.annotate.scores) - {"s_s2g", "s_p", "s_o2a", "s_s2a"}
     if unknown or not settings.annotate.scores or len(set(settings.annotate.scores)) < len(settings.annotate.scores):
         raise UserError(f"--annotate.scores: expected some of s_s2g,s_p,s_o2a,s_s2a, not {','.join(map(str, settings.annotate.scores))!r}")

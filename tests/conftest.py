@@ -6,6 +6,7 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: a test that would use the network fails
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 import lm as language_model
+import probe
 
 VOCABULARY = ["<pad>", "<s>", "</s>", "<unk>", "<user>", "<bot>"] + (
     "what is the capital of france germany italy spain peru paris berlin rome madrid lima who wrote hamlet shakespeare i do "
@@ -113,3 +115,20 @@ def prompts():
     rows = [torch.randint(3, 50, (n,), generator=generator).tolist() for n in (4, 11, 1, 7, 7, 13, 2)]
     rows[1][0], rows[3][2], rows[3][3] = 0, 1, 2
     return rows
+
+
+@pytest.fixture(scope="session")
+def planted():
+    """(activations, labels, truth, parts, config): layer 2 of "mlp" alone tells what is known.
+
+    200 questions in groups of two, of which the last 20 have no label, and 10 more of another split behind them; `truth`
+    (210,) is what is known of all of them.
+    """
+    generator = torch.Generator().manual_seed(0)
+    truth = np.array([1, 0] * 105)
+    labels = np.where(np.arange(200) < 180, truth[:200], -1)
+    activations = {kind: torch.randn(210, 4, 8, generator=generator) for kind in probe.KINDS}
+    activations["mlp"][:, 1, 4] += 2.5 * (2.0 * torch.tensor(truth) - 1)
+    config = probe.ProbeConfig(repeats=3, l2=(1.0, 100.0))
+    parts = probe.split_by_group([f"g{i // 2}" for i in range(200)], config, 0)
+    return activations, labels, truth, np.where(labels >= 0, parts, -1), config

@@ -46,19 +46,6 @@ def test_the_uncertain_wording_depends_on_seed_and_question_and_its_language():
         assert [chosen[0, n, lang] for n in range(60)] != [chosen[1, n, lang] for n in range(60)]
 
 
-@pytest.mark.parametrize("text, whole", [
-    ("I do not know. The book was wri", "I do not know."), ("Yes! No? May", "Yes! No?"), ("One. Two! Thr", "One. Two!"),
-    ("no sentence at all", "no sentence at all"), ("Whole.", "Whole."), ("", ""), ("我不知道。这本书是", "我不知道。"),
-    ("是吗？不是！也", "是吗？不是！")])
-def test_a_text_that_was_cut_off_ends_with_its_last_whole_sentence(text, whole):
-    assert dreamcatcher.finish(text, False) == whole
-    assert dreamcatcher.finish(text, True) == text
-
-
-def test_a_full_stop_inside_a_number_ends_no_sentence():
-    assert dreamcatcher.finish("It is very long. It flows for 3.5 thousand kilo", False) == "It is very long."
-
-
 # ---------------------------------------------------------------------------------------------------- scores
 
 @pytest.mark.parametrize("k", [2, 3, 5])
@@ -115,6 +102,8 @@ def test_factuality_is_the_sum_of_the_normalised_scores_and_s_p_moves_whole_ques
         expected = [[sum(tables[name][q][i] for name in names) for i in range(3)] for q in range(5)]
         assert got.shape == (5, 3)
         assert got.tolist() == [pytest.approx(row, abs=1e-5) for row in expected]
+    assert torch.equal(dreamcatcher.factuality(scores, ("s_p", "s_o2a"), "rank"),
+                       dreamcatcher.normalise(scores["s_p"], "rank")[:, None] + dreamcatcher.normalise(scores["s_o2a"], "rank"))
 
 
 @pytest.fixture
@@ -141,11 +130,23 @@ def test_generations_are_scored_with_their_own_questions_answers(fake_embed):
     assert scores["s_o2a"][1].tolist() == pytest.approx([1, 1, 1 / 3])
 
 
-def test_without_p_known_the_probe_adds_nothing(fake_embed):
+def test_what_is_not_known_is_not_scored(fake_embed):
     generations = [{"normal": texts} for texts in NORMAL]
-    scores = dreamcatcher.score_generations(None, QUESTIONS, generations)
-    with_probe, without = (dreamcatcher.factuality(scores, names) for names in (AnnotateConfig().scores, ("s_s2g", "s_o2a", "s_s2a")))
-    assert torch.equal(with_probe, without)
+    assert list(dreamcatcher.score_generations(None, QUESTIONS, generations)) == ["s_s2g", "s_o2a", "s_s2a"]
+    unanswered = [{**q, "answers": []} for q in QUESTIONS]
+    assert list(dreamcatcher.score_generations(None, unanswered, generations, [0.1, 0.2, 0.3])) == ["s_s2g", "s_p"]
+
+
+def test_z_scores_have_mean_0_and_deviation_1_and_ranks_count_what_is_below():
+    score = torch.tensor([[3.0, 1.0, 1.0], [7.0, 2.0, 9.0]])
+    values = score.flatten().tolist()
+    mean = sum(values) / 6
+    deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / 6)
+    assert dreamcatcher.normalise(score, "z-score").flatten().tolist() == pytest.approx([(v - mean) / deviation for v in values])
+    below = [(sum(u < v for u in values) + (sum(u == v for u in values) - 1) / 2) / 5 for v in values]
+    assert dreamcatcher.normalise(score, "rank").flatten().tolist() == pytest.approx(below)
+    for way in ("min-max", "z-score", "rank"):
+        assert dreamcatcher.normalise(torch.full((2, 3), 4.0), way).tolist() == [[0.0] * 3] * 2
 
 
 def test_generations_are_scored_by_a_real_embedder_too(llama):
@@ -250,116 +251,3 @@ def test_agreement_is_table_1s_with_cohens_kappa():
     ([False, False], [True, True], {"accuracy": 0, "precision": 0, "recall": 0, "kappa": 0})])
 def test_agreement_at_the_extremes(correct, hits, expected):
     assert dreamcatcher.agreement(np.array(correct), np.array(hits)) == pytest.approx(expected)
-
-
-# ---------------------------------------------------------------------------------------------------- rankings
-
-QUESTION = QUESTIONS[0]
-TEXTS = ["It is Rome.", "It is Paris.", "I am not sure, but I think it is Paris.", "Paris it is.", "It is Oslo.", "I do not know."]
-VALUES = np.array([0.3, 0.5, 2.0, 0.9, 0.1, 0.0])
-UNCERTAIN = ["I do not know that.", "I'm not sure.", "It is Paris."]
-
-
-def rank(state, normal=TEXTS, factuality=VALUES, uncertain=UNCERTAIN, typicality=(0.2, 0.7, -np.inf), common=None):
-    return dreamcatcher.rank(QUESTION, state, normal, factuality, uncertain, np.array(typicality), common)
-
-
-@pytest.mark.parametrize("state, kinds, ranking", [  # Figure 3
-    ("known", ["factual", "uncertain"], ["Paris it is.", "I'm not sure."]),
-    ("mixed", ["factual", "uncertain", "hallucination"], ["Paris it is.", "I'm not sure.", "It is Oslo."]),
-    ("unknown", ["uncertain", "hallucination"], ["I'm not sure.", "It is Oslo."])])
-def test_a_states_ranking_is_figure_3s(state, kinds, ranking):
-    assert rank(state) == {"id": "q0", "prompt": [{"role": "user", "content": "What is the capital of France?"}],
-                           "ranking": ranking, "kinds": kinds, "state": state}
-
-
-def test_the_factual_response_is_the_best_right_one_and_never_a_hedged_one():
-    assert rank("known", factuality=-VALUES)["ranking"][0] == "It is Paris."
-    assert rank("known", normal=["I'm not sure, but I think it is Paris.", "Rome"], factuality=[1, 0]) == "known, without a factual response"
-    assert rank("mixed", normal=["It is Rome.", "I do not know."], factuality=[1, 0]) == "mixed, without a factual response"
-
-
-def test_the_hallucination_is_the_worst_wrong_one_and_neither_refusal_nor_empty():
-    assert rank("unknown", factuality=-VALUES)["ranking"][1] == "It is Rome."
-    normal = ["It is Rome.", "I do not know.", "", " ", "It is Paris."]
-    assert rank("unknown", normal=normal, factuality=[4, 3, 2, 1, 0])["ranking"][1] == "It is Rome."
-    assert rank("unknown", normal=["I do not know.", "", "It is Paris."], factuality=[2, 1, 0]) == "unknown, without a hallucination response"
-
-
-def test_a_question_without_a_refusal_of_its_own_borrows_the_common_one():
-    none = [-np.inf] * 3
-    for state in dreamcatcher.STATES:
-        borrowed = rank(state, typicality=none, common="I cannot say.")
-        assert borrowed["ranking"][borrowed["kinds"].index("uncertain")] == "I cannot say."
-        assert rank(state, typicality=none) == rank(state, uncertain=[], typicality=[]) == f"{state}, without a uncertain response"
-    assert rank("known", uncertain=[], typicality=[], common="I cannot say.")["ranking"][1] == "I cannot say."
-    assert rank("known", common="I cannot say.")["ranking"][1] == "I'm not sure.", "its own comes first"
-
-
-def test_the_typical_refusal_is_the_nearest_to_the_mean_of_the_refusals():
-    vectors = unit_vectors(8, 5)
-    refusal = [True, False, True, True, False, True, False, True]
-    got = dreamcatcher.typical_refusals(["t"] * 8, vectors, refusal)
-    kept = [v for v, yes in zip(vectors, refusal) if yes]
-    centre = torch.tensor([sum(v[d].item() for v in kept) / len(kept) for d in range(5)])
-    for value, vector, yes in zip(got.tolist(), vectors, refusal):
-        assert value == (pytest.approx(cosine_by_hand(vector, centre), abs=1e-5) if yes else -math.inf)
-    assert dreamcatcher.typical_refusals(["t"] * 2, vectors[:2], [False, False]).tolist() == [-math.inf] * 2
-    assert dreamcatcher.typical_refusals([], vectors[:0], []).shape == (0,)
-
-
-def corpus():
-    """Six questions with states, generations, factuality, uncertain texts and their vectors, all chosen by hand.
-
-    Vectors: the first axis is the direction of the English refusals; of these "I do not know." is the most typical.
-    """
-    questions = [
-        {"id": "a", "question": "A?", "answers": ["Paris"], "lang": "en"}, {"id": "b", "question": "B?", "answers": ["Rome"], "lang": "en"},
-        {"id": "c", "question": "C?", "answers": ["Oslo"], "lang": "en"}, {"id": "d", "question": "D?", "answers": ["北京"], "lang": "zh"},
-        {"id": "e", "question": "E?", "answers": ["Lima"], "lang": "en"}, {"id": "f", "question": "F?", "answers": ["Bonn"], "lang": "en"}]
-    states = ["known", "unknown", "mixed", "unknown", None, "known"]
-    normal = [["Paris.", "It is Paris."], ["Bern.", "Bonn."], ["Oslo.", "Kiev."], ["南京。", "上海。"], ["Lima.", "Lima."], ["Berlin.", "Cologne."]]
-    factuality = np.array([[0.2, 0.8], [0.4, 0.1], [0.9, 0.3], [0.5, 0.6], [0.5, 0.5], [0.1, 0.2]])
-    uncertain = [["I do not know.", "I am not sure."], ["It is Rome.", "I have no idea", "I am not sure, but I think it is Rome."], [],
-                 ["我不知道。", "我不确定。"], ["I cannot answer that."], ["I do not know."]]
-    directions = [[10, 1, 0], [10, 8, 0], [0, 0, 1], [10, 0, 0], [10, 1, 0], [6, 0, 8], [4, 0, 9], [10, 0, -4], [10, 1, 0]]
-    vectors = torch.tensor(directions, dtype=torch.float32)
-    return questions, states, normal, factuality, uncertain, vectors / vectors.norm(dim=1, keepdim=True)
-
-
-def test_records_take_the_most_typical_own_refusal_and_borrow_in_their_own_language():
-    records, dropped = dreamcatcher.rankings(*corpus(), AnnotateConfig())
-    assert [(r["id"], r["ranking"]) for r in records] == [
-        ("a", ["It is Paris.", "I do not know."]),  # more typical than "I am not sure."
-        ("b", ["I do not know.", "Bonn."]),  # of its own one is an answer, one has no end, one is a guess: borrowed
-        ("c", ["Oslo.", "I do not know.", "Kiev."]),  # none of its own: borrowed
-        ("d", ["我不知道。", "南京。"])]
-    assert [r["kinds"] for r in records] == [list(dreamcatcher.RANKING[s]) for s in ("known", "unknown", "mixed", "unknown")]
-    assert dropped == {"neither right nor wrong by the rule": 1, "known, without a factual response": 1}
-
-
-def test_without_borrowing_questions_without_refusal_are_dropped_and_counted():
-    records, dropped = dreamcatcher.rankings(*corpus(), AnnotateConfig(borrow=False))
-    assert [r["id"] for r in records] == ["a", "d"]
-    assert dropped == {"neither right nor wrong by the rule": 1, "known, without a factual response": 1,
-                       "unknown, without a uncertain response": 1, "mixed, without a uncertain response": 1}
-
-
-def test_nothing_is_borrowed_from_another_language():
-    questions, states, normal, factuality, uncertain, vectors = corpus()
-    uncertain[3] = ["北京。", "我不知道"]  # an answer, and a refusal without an end: no refusal in Chinese is left
-    records, dropped = dreamcatcher.rankings(questions, states, normal, factuality, uncertain, vectors, AnnotateConfig())
-    assert [(r["id"], r["ranking"][-1]) for r in records] == [("a", "I do not know."), ("b", "Bonn."), ("c", "Kiev.")]
-    assert dropped["unknown, without a uncertain response"] == 1
-
-
-def test_every_question_is_in_a_record_or_counted_as_dropped():
-    for borrow in (True, False):
-        records, dropped = dreamcatcher.rankings(*corpus(), AnnotateConfig(borrow=borrow))
-        assert len(records) + sum(dropped.values()) == 6
-
-
-def test_without_any_uncertain_text_nothing_can_be_ranked():
-    questions, states, normal, factuality, _, _ = corpus()
-    records, dropped = dreamcatcher.rankings(questions, states, normal, factuality, [[]] * 6, torch.zeros(0, 3), AnnotateConfig())
-    assert records == [] and sum(dropped.values()) == 6

@@ -11,6 +11,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import lm as language_model
+import probe
+from conftest import ARCHITECTURES, random_model
 from files import UserError
 from lm import Sampling
 
@@ -634,3 +636,37 @@ def test_a_tokenizer_larger_than_the_model_is_a_users_mistake(llama, tmp_path):
 def test_a_tokenizer_without_end_token_is_a_users_mistake(folder):
     change_json(folder / "tokenizer_config.json", lambda config: config.pop("eos_token"))
     expect_user_error(folder, "eos_token")
+
+
+# ---------------------------------------------------------------------------------------------------- a shared beginning
+
+BEGINNING = [1, 9, 8, 7]
+
+
+def test_the_longest_common_beginning_is_read_and_one_token_left_over(llama):
+    for prompts, length in (([[3, 4, 5], [3, 4, 6, 7]], 2), ([[3, 4], [3, 4, 6]], 1), ([[3, 4, 5], [3, 4, 5]], 2), ([[5, 4], [3, 4]], 0),
+                            ([[3], [3, 4]], 0), ([[3, 4, 5]], 0)):
+        found, cache = language_model.read_prefix(llama, prompts)
+        assert found == length and (cache is None) == (length == 0)
+        assert cache is None or cache.get_seq_length() == length
+
+
+def test_a_beginning_is_not_shared_where_a_sliding_window_would_lose_it(llama):
+    windowed = language_model.LM(random_model(ARCHITECTURES["mistral"]()), llama.tokenizer, torch.float32, frozenset())
+    assert language_model.read_prefix(windowed, [[3, 4], [3, 5]], 2)[0] == 1
+    assert language_model.read_prefix(windowed, [[3, 4], [3, 5]], 3) == (0, None)
+
+
+def test_sharing_the_beginning_changes_neither_states_nor_samples(architecture, prompts, llama, monkeypatch):
+    _, model = architecture
+    lm = language_model.LM(model, llama.tokenizer, torch.float32, frozenset({2}))
+    whole = [BEGINNING + prompt for prompt in prompts]
+    sampling = language_model.Sampling(max_new_tokens=5, temperature=1.0)
+    shared = language_model.read_prefix(lm, whole)[0]
+    assert shared == (0 if getattr(model.config, "sliding_window", None) else 4)
+    states, samples = probe.capture(lm, whole, rows=3), language_model.generate(lm, whole, sampling, 3, seed=4)
+    for module in (language_model, probe):
+        monkeypatch.setattr(module, "read_prefix", lambda lm, prompts, room=0: (0, None))
+    for kind, expected in probe.capture(lm, whole, rows=3).items():
+        assert (states[kind] - expected).abs().max() <= 2e-5 * expected.abs().max().clamp(min=1), kind
+    assert language_model.generate(lm, whole, sampling, 3, seed=4) == samples

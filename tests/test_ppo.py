@@ -24,7 +24,7 @@ def make_tasks(lm, n=9):
     """Tasks whose prompts and preferred responses have many lengths."""
     questions = ["who is paris", "what is the capital of rome", "where is oslo", "what", "who is the capital of lima and bonn", "red"]
     preferred = ["i do not know .", "rome", "sorry i do not know", "the capital is rome .", "one two three four five six seven"]
-    return [{"id": f"q{i}", "prompt": render(lm, [{"role": "user", "content": questions[i % 6]}]), "answers": ["rome"],
+    return [{"id": f"q{i}", "prompt": render(lm, [{"role": "user", "content": questions[i % 6]}]), "answers": ["rome"], "question": "",
              "preferred": tiny.ids(f"{preferred[i % 5]} <end>"), "state": ("known", "unknown", "mixed")[i % 3]} for i in range(n)]
 
 
@@ -224,9 +224,9 @@ def test_a_pass_that_steps_do_not_divide_repeats_no_task():
 def test_task_of_a_preference_record_prefers_its_best_response():
     lm = tiny.lm()
     record = {"id": "x", "prompt": [{"role": "user", "content": "who is paris"}], "ranking": ["i do not know", "red"], "state": "unknown"}
-    assert ppo.tokenise(lm, record, {"answers": ["rome"]}) == {
+    assert ppo.tokenise(lm, record, {"answers": ["rome"], "question": "where ?"}) == {
         "id": "x", "prompt": tiny.ids("<user> who is paris <assistant>"), "preferred": tiny.ids("i do not know <end>"),
-        "state": "unknown", "answers": ["rome"]}
+        "state": "unknown", "answers": ["rome"], "question": "where ?"}
 
 
 # ---------------------------------------------------------------------------------------------------- a step, done twice
@@ -504,7 +504,7 @@ def test_behaviour_counts_guided_and_unguided_answers_apart():
         ("known", "", "rome <end>", 1.0), ("known", "", "i do not know <end>", -1.0), ("known", "i do", "not know <end>", 4.0),
         ("unknown", "", "i do not know", 3.0), ("unknown", "", "red <end>", -2.0), ("unknown", "the", "capital", 6.0),
         ("mixed", "", "blue <end>", 0.5)]
-    rolled = ppo.Rollout([{"answers": ["rome"], "state": state} for state, *_ in cases], [tiny.ids(g) for _, g, _, _ in cases],
+    rolled = ppo.Rollout([{"answers": ["rome"], "question": "", "state": state} for state, *_ in cases], [tiny.ids(g) for _, g, _, _ in cases],
                          [tiny.ids(c) for _, _, c, _ in cases], torch.tensor([s for *_, s in cases]), [])
     found = ppo.behaviour(policy, rolled)
     assert found["reward"] == pytest.approx((1 - 1 + 3 - 2 + 0.5) / 5) and found["reward_guided"] == pytest.approx(5.0)
@@ -516,7 +516,7 @@ def test_behaviour_counts_guided_and_unguided_answers_apart():
 
 def test_behaviour_of_a_step_without_guidance_has_no_guided_reward():
     policy = tiny.lm()
-    rolled = ppo.Rollout([{"answers": ["rome"], "state": "known"}], [[]], [tiny.ids("rome <end>")], torch.tensor([2.0]), [])
+    rolled = ppo.Rollout([{"answers": ["rome"], "question": "", "state": "known"}], [[]], [tiny.ids("rome <end>")], torch.tensor([2.0]), [])
     found = ppo.behaviour(policy, rolled)
     assert math.isnan(found["reward_guided"]) and math.isnan(found["refusals_unknown"])
     assert (found["reward"], found["reward_deviation"], found["refusals_guided"]) == (2.0, 0.0, 0.0)

@@ -1,14 +1,27 @@
-"""Probing against Hugging Face's hidden states, attention by hand, a float64 Newton method, and loops over pairs."""
+"""Probing against Hugging Face's hidden states, attention by hand, and loops over questions, layers and repeats."""
+import copy
+import io
 import math
+import os
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import transformers
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 import lm as language_model
+import metrics
 import probe
-from probe import ProbeConfig
+import tiny
+from files import UserError
+from logistic import fit_logistic
+from probe import Probe, ProbeConfig
+from test_metrics import auroc_by_pairs, sigmoid
+from tiny import one_thread  # noqa: F401
 
 FINAL_NORMS = ("norm", "final_layer_norm", "ln_f")
 NORMS_BEHIND = ("gemma2", "gemma3", "olmo2")  # families that normalise attention and MLP output before they are added
@@ -183,14 +196,23 @@ def test_bfloat16_gives_float32_near_the_exact_states(llama, prompts):
         assert 0 < (near[kind] - exact[kind]).abs().mean() < 0.05 * exact[kind].abs().mean()
 
 
-def test_a_layer_without_attention_projection_has_no_attention():
-    class Layer(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attn, self.mlp = torch.nn.Identity(), torch.nn.Identity()
+def test_a_model_whose_layers_have_no_attention_projection_is_read_without_attention(llama, prompts):
+    class Wrapped(torch.nn.Module):
+        """The same attention, but with its output projection where no name tells of it."""
 
-    layer = Layer()
-    assert probe.hook_points(layer) == {"mlp": layer.mlp, "hidden": layer}
+        def __init__(self, inside):
+            super().__init__()
+            self.inside = inside
+
+        def forward(self, *args, **options):
+            return self.inside(*args, **options)
+
+    model, expected = copy.deepcopy(llama.model), probe.capture(llama, prompts)
+    for layer in model.model.layers:
+        layer.self_attn = Wrapped(layer.self_attn)
+        assert probe.hook_points(layer) == {"mlp": layer.mlp, "hidden": layer}
+    states = probe.capture(replace(llama, model=model), prompts)
+    assert set(states) == {"mlp", "hidden"} and all(torch.equal(states[kind], expected[kind]) for kind in states)
 
 
 def test_a_model_without_layers_is_an_error(llama):
@@ -248,204 +270,43 @@ def test_gold_labels_need_the_share_of_hits_and_the_greedy_answer(known_share, u
 # ---------------------------------------------------------------------------------------------------- splits
 
 @pytest.fixture(scope="module")
-def grouped():
-    """Groups of 1 to 4 questions in mixed order, and labels of which some are missing."""
-    generator = np.random.default_rng(1)
-    groups = [f"subject {i}" for i in range(100) for _ in range(i % 4 + 1)]
-    generator.shuffle(groups)
-    return groups, generator.choice([1, 0, -1], len(groups), p=[0.4, 0.4, 0.2])
+def groups():
+    """Names of the groups of 250 questions: 1 to 4 questions each, in mixed order."""
+    names = [f"subject {i}" for i in range(100) for _ in range(i % 4 + 1)]
+    np.random.default_rng(1).shuffle(names)
+    return names
 
 
-def test_a_group_is_never_split(grouped):
-    groups, labels = grouped
-    for row in probe.split_by_group(groups, labels, ProbeConfig(repeats=6), 0):
+def test_a_group_is_never_split_and_every_question_has_a_part(groups):
+    parts = probe.split_by_group(groups, ProbeConfig(repeats=6), 0)
+    assert parts.shape == (6, len(groups)) and set(parts.ravel()) == {0, 1, 2}
+    for row in parts:
         part = {}
-        for group, label, p in zip(groups, labels, row):
-            assert (p == -1) == (label == -1)
-            if label != -1:
-                assert part.setdefault(group, p) == p
+        for group, p in zip(groups, row):
+            assert part.setdefault(group, p) == p
 
 
-def test_the_parts_are_as_large_as_asked_in_groups(grouped):
-    groups, labels = grouped
-    config = ProbeConfig(repeats=4, valid=0.3, test=0.1)
-    for row in probe.split_by_group(groups, np.ones(len(groups), int), config, 0):
+def test_the_parts_are_as_large_as_asked_in_groups(groups):
+    for row in probe.split_by_group(groups, ProbeConfig(repeats=4, valid=0.3, test=0.1), 0):
         members = {part: {g for g, p in zip(groups, row) if p == part} for part in (0, 1, 2)}
         assert [len(members[part]) for part in (0, 1, 2)] == [60, 30, 10]
 
 
-def test_repeats_and_seeds_split_differently_and_the_same_seed_the_same(grouped):
-    groups, labels = grouped
-    first = probe.split_by_group(groups, labels, ProbeConfig(repeats=5), 7)
-    assert first.shape == (5, len(groups))
-    assert np.array_equal(first, probe.split_by_group(groups, labels, ProbeConfig(repeats=5), 7))
-    assert not np.array_equal(first, probe.split_by_group(groups, labels, ProbeConfig(repeats=5), 8))
+def test_repeats_and_seeds_split_differently_and_the_same_seed_the_same(groups):
+    first = probe.split_by_group(groups, ProbeConfig(repeats=5), 7)
+    assert np.array_equal(first, probe.split_by_group(groups, ProbeConfig(repeats=5), 7))
+    assert not np.array_equal(first, probe.split_by_group(groups, ProbeConfig(repeats=5), 8))
     assert len({tuple(row) for row in first}) == 5
 
 
-def test_the_split_depends_on_the_groups_names_not_on_the_order_of_questions(grouped):
-    groups, labels = grouped
+def test_the_split_depends_on_the_groups_names_not_on_the_order_or_number_of_questions(groups):
     order = np.random.default_rng(2).permutation(len(groups))
-    there = probe.split_by_group(groups, labels, ProbeConfig(), 0)
-    assert np.array_equal(probe.split_by_group([groups[i] for i in order], labels[order], ProbeConfig(), 0), there[:, order])
+    there = probe.split_by_group(groups, ProbeConfig(), 0)
+    assert np.array_equal(probe.split_by_group([groups[i] for i in order], ProbeConfig(), 0), there[:, order])
+    assert np.array_equal(probe.split_by_group(groups + groups[:30], ProbeConfig(), 0), np.concatenate([there, there[:, :30]], 1))
 
 
-# ---------------------------------------------------------------------------------------------------- fitting
-
-def standardise(x, rows):
-    """Features (questions, width) in float64 by mean and deviation over the training rows."""
-    x = x.double()
-    mean = x[rows].mean(0)
-    return mean, ((x[rows] - mean) ** 2).mean(0).sqrt()
-
-
-def newton(x, t, strength):
-    """Exact minimiser of sum(log(1 + exp(z)) - t z) + strength / 2 |w|^2, z = x w + b, in float64. Returns w, b."""
-    x = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], 1)
-    penalty = torch.full((x.shape[1],), float(strength), dtype=torch.float64)
-    penalty[-1] = 0.0
-
-    def objective(v):
-        z = x @ v
-        return (torch.nn.functional.softplus(z) - t * z).sum() + (penalty * v * v).sum() / 2
-
-    v = torch.zeros(x.shape[1], dtype=torch.float64)
-    for _ in range(200):
-        p = torch.sigmoid(x @ v)
-        gradient = x.T @ (p - t) + penalty * v
-        if gradient.norm() < 1e-9 * len(x):
-            return v[:-1], v[-1]
-        step = torch.linalg.solve(x.T @ (x * (p * (1 - p))[:, None]) + torch.diag(penalty + 1e-12), gradient)
-        size = 1.0
-        while objective(v - size * step) > objective(v) and size > 1e-8:
-            size /= 2
-        v = v - size * step
-    raise AssertionError("the reference did not converge")
-
-
-def problem(groups=2, questions=150, width=12, repeats=3, soft=False, seed=0, offset=3.0):
-    """Features of very different scales and offsets, targets that depend on them noisily, and training rows by repeat."""
-    g = torch.Generator().manual_seed(seed)
-    base = torch.randn(groups, questions, width, generator=g)
-    scale = 10 ** torch.linspace(-2, 2, width)
-    features = (base + offset * torch.randn(groups, 1, width, generator=g)) * scale
-    chance = torch.sigmoid(1.5 * base[0, :, 0] - base[0, :, width // 2] + 0.5)
-    targets = chance if soft else (torch.rand(questions, generator=g) < chance).float()
-    train = torch.rand(repeats, questions, generator=g) < 0.7
-    return features, targets.numpy(), train.numpy()
-
-
-STRENGTHS = (0.3, 3.0, 100.0)
-
-
-@pytest.mark.parametrize("case", [{}, {"soft": True}, {"questions": 40, "width": 90, "repeats": 2}, {"offset": 300.0}],
-                         ids=["labels", "soft targets", "wider than long", "as far from the origin as real activations"])
-def test_probes_are_the_exact_minimisers_for_every_group_repeat_and_strength(case):
-    features, targets, train = problem(**case)
-    weight, bias = probe.fit_probes(features, targets, train, STRENGTHS)
-    assert weight.shape == (*features.shape[:1], len(train), 3, features.shape[2]) and bias.shape == weight.shape[:-1]
-    for g, x in enumerate(features):
-        for r, rows in enumerate(train):
-            mean, scale = standardise(x, rows)
-            for s, strength in enumerate(STRENGTHS):
-                w, b = newton((x.double() - mean)[rows] / scale, torch.tensor(targets[rows], dtype=torch.float64), strength)
-                got = weight[g, r, s].double()
-                assert (got * scale - w).norm() < 1e-3 * w.norm(), (g, r, strength)
-                assert abs(bias[g, r, s].double() + got @ mean - b) < 1e-3 * max(1, abs(b)), (g, r, strength)
-
-
-def test_the_gradient_at_the_solution_is_nearly_zero():
-    features, targets, train = problem(questions=300, width=40, seed=1)
-    weight, bias = probe.fit_probes(features, targets, train, STRENGTHS)
-    t = torch.tensor(targets, dtype=torch.float64)
-    for g, x in enumerate(features):
-        for r, rows in enumerate(train):
-            mean, scale = standardise(x, rows)
-            z = (x.double() - mean)[rows] / scale
-            start = z.T @ (0.5 - t[rows])
-            for s, strength in enumerate(STRENGTHS):
-                w = weight[g, r, s].double() * scale
-                b = bias[g, r, s].double() + weight[g, r, s].double() @ mean
-                left = torch.sigmoid(z @ w + b) - t[rows]
-                assert (z.T @ left + strength * w).norm() < 1e-4 * start.norm()
-                assert abs(left.sum()) < 1e-4 * start.norm()
-
-
-@pytest.mark.parametrize("strength", [1e-3, 1.0])
-def test_separable_data_does_not_blow_up(strength):
-    features, _, train = problem(questions=80, width=6, offset=0.0)
-    targets = (features[0, :, 0] > 0).float().numpy()
-    weight, bias = probe.fit_probes(features[:1], targets, train, (strength,))
-    logits = probe.predict(features[:1], weight, bias)[0, :, 0]
-    for rows, z in zip(train, logits):
-        mean, scale = standardise(features[0], rows)
-        w, b = newton((features[0].double() - mean)[rows] / scale, torch.tensor(targets[rows], dtype=torch.float64), strength)
-        exact = (features[0].double() - mean) / scale @ w + b
-        assert (z.double() - exact).norm() < 0.01 * exact.norm()
-        assert strength == 1.0 or ((z > 0).numpy() == (targets == 1))[rows].all()
-
-
-def test_almost_no_regularisation_still_gives_finite_probes():
-    features, _, train = problem(questions=80, width=6, offset=0.0)
-    targets = (features[0, :, 0] > 0).float().numpy()
-    for strength in (0.0, 1e-9):
-        weight, bias = probe.fit_probes(features[:1], targets, train, (strength,))
-        logits = probe.predict(features[:1], weight, bias)[0, :, 0]
-        assert logits.isfinite().all()
-        assert all(((z > 0).numpy() == (targets == 1))[rows].all() for rows, z in zip(train, logits))
-
-
-def test_features_that_say_nothing_are_fitted_beside_others_that_do():
-    features = torch.zeros(2, 40, 3)
-    features[1] = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
-    targets, train = np.array([1.0, 0.0] * 20), np.ones((1, 40), bool)
-    weight, bias = probe.fit_probes(features, targets, train, (1.0,))
-    assert (weight[0] == 0).all() and (bias[0] == 0).all()
-    alone = probe.fit_probes(features[1:], targets, train, (1.0,))
-    torch.testing.assert_close((weight[1:], bias[1:]), alone, rtol=1e-3, atol=1e-5)
-
-
-def test_one_class_alone_gives_finite_probes():
-    features, _, train = problem()
-    for value in (0.0, 1.0):
-        weight, bias = probe.fit_probes(features, np.full(150, value), train, (1.0,))
-        assert weight.isfinite().all() and bias.isfinite().all()
-        assert (((probe.predict(features, weight, bias) > 0) == bool(value)).all())
-
-
-def test_the_bias_is_free_and_huge_strength_leaves_only_the_base_rate():
-    features, _, train = problem(repeats=2)
-    targets = (np.arange(150) % 10 == 0).astype(float)
-    weight, bias = probe.fit_probes(features, targets, train, (1e7,))
-    logits = probe.predict(features, weight, bias)
-    for r, rows in enumerate(train):
-        share = targets[rows].mean()
-        assert (logits[:, r] - math.log(share / (1 - share))).abs().max() < 0.01
-
-
-def test_rows_outside_the_training_part_do_not_matter():
-    features, targets, train = problem()
-    weight, bias = probe.fit_probes(features, targets, train[:1], (1.0,))
-    changed, other = features.clone(), targets.copy()
-    changed[:, ~torch.tensor(train[0])] *= -7
-    other[~train[0]] = 1 - other[~train[0]]
-    again, bias_again = probe.fit_probes(changed, other, train[:1], (1.0,))
-    torch.testing.assert_close(weight, again, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(bias, bias_again, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("constant", [0.0, 0.1, 5.0, 100.3, 1234.5])
-def test_a_feature_that_is_constant_in_training_has_no_say(constant):
-    """Real models have such: a head that attends to the same tokens for every question."""
-    features, targets, train = problem(offset=0.0)
-    train[:, :10] = False
-    extra = torch.full((2, 150, 1), constant)
-    extra[:, :10] += 1.0
-    weight, bias = probe.fit_probes(torch.cat([features, extra], 2), targets, train, STRENGTHS)
-    without, bias_without = probe.fit_probes(features, targets, train, STRENGTHS)
-    got, expected = probe.predict(torch.cat([features, extra], 2), weight, bias), probe.predict(features, without, bias_without)
-    torch.testing.assert_close(got, expected, rtol=0, atol=0.01)
-
+# ---------------------------------------------------------------------------------------------------- logits
 
 def test_predict_against_loops():
     features, weight, bias = torch.randn(2, 4, 3), torch.randn(2, 5, 2, 3), torch.randn(2, 5, 2)
@@ -459,41 +320,57 @@ def test_predict_against_loops():
                     assert logits[g, r, s, n].item() == pytest.approx(expected, abs=1e-5)
 
 
-# ---------------------------------------------------------------------------------------------------- figures of merit
-
-def auroc_by_pairs(scores, labels):
-    pairs = [(p, n) for p, yes in zip(scores, labels) if yes for n, other in zip(scores, labels) if not other]
-    return sum(1.0 if p > n else 0.5 if p == n else 0.0 for p, n in pairs) / len(pairs)
-
-
-@pytest.mark.parametrize("levels", [2, 5, 1000])
-def test_auroc_counts_pairs_and_ties_half(levels):
-    generator = np.random.default_rng(levels)
-    scores, labels = generator.integers(0, levels, 80) / levels, generator.random(80) < 0.3
-    expected = auroc_by_pairs(scores, labels)
-    assert probe.auroc(scores, labels) == pytest.approx(expected, abs=1e-12)
-    assert probe.auroc(scores.reshape(16, 5), labels.reshape(16, 5)) == pytest.approx(expected, abs=1e-12)
-    assert probe.auroc(-scores, labels) == pytest.approx(1 - expected, abs=1e-12)
+@pytest.mark.parametrize("standardise", [True, False])
+def test_every_layer_of_every_kind_is_fitted_alone_and_read_on_all_questions(planted, standardise):
+    activations, labels, _, parts, config = planted
+    found = probe.logits_everywhere(activations, labels.clip(0), parts == 0, config.l2, standardise)
+    assert list(found) == list(activations)
+    for kind, (weight, bias, logits) in found.items():
+        assert weight.shape == (4, 3, 2, 8) and bias.shape == (4, 3, 2) and logits.shape == (4, 3, 2, 210)
+        for layer in range(4):
+            w, b = fit_logistic(activations[kind][None, :200, layer], labels.clip(0), parts == 0, config.l2, standardise)
+            expected = torch.einsum("nd,rsd->rsn", activations[kind][:, layer], w[0]) + b[0][..., None]
+            torch.testing.assert_close(logits[layer], expected, rtol=0, atol=0.01)
 
 
-def test_auroc_of_perfect_constant_and_one_class_scores():
-    assert probe.auroc([0.1, 0.2, 0.8, 0.9], [0, 0, 1, 1]) == 1.0
-    assert probe.auroc([3.0, 3.0, 3.0], [1, 0, 1]) == 0.5
-    assert math.isnan(probe.auroc([0.1, 0.9], [1, 1])) and math.isnan(probe.auroc([0.1, 0.9], [0, 0]))
+@pytest.mark.parametrize("layer, layers, width, expected", [
+    (4, 10, 1, [4]), (0, 10, 1, [0]), (9, 10, 1, [9]),
+    (4, 10, 5, [2, 3, 4, 5, 6]), (0, 10, 5, [0, 1, 2]), (1, 10, 5, [0, 1, 2, 3]), (8, 10, 5, [6, 7, 8, 9]), (9, 10, 5, [7, 8, 9]),
+    (4, 10, 4, [3, 4, 5, 6]), (0, 10, 4, [0, 1, 2]), (9, 10, 4, [8, 9]), (4, 10, 2, [4, 5]), (9, 10, 2, [9]),
+    (1, 3, 9, [0, 1, 2]), (0, 3, 9, [0, 1, 2]), (2, 3, 9, [0, 1, 2]), (0, 1, 5, [0])])
+def test_a_band_is_as_wide_as_asked_in_the_middle_and_cut_at_both_ends(layer, layers, width, expected):
+    assert list(probe.band_of(layer, layers, width)) == expected
 
 
-def test_balanced_accuracy_is_the_mean_over_the_classes():
-    labels, predicted = [1] * 8 + [0] * 2, [1] * 6 + [0] * 2 + [1, 0]
-    assert probe.balanced_accuracy(predicted, labels) == pytest.approx((6 / 8 + 1 / 2) / 2)
-    assert math.isnan(probe.balanced_accuracy([1, 0], [1, 1]))
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 20])
+def test_banded_logits_are_means_over_the_layers_within_reach(width):
+    logits = torch.randn(6, 2, 3, 5, generator=torch.Generator().manual_seed(0))
+    averaged = probe.banded(logits, width)
+    assert averaged.shape == logits.shape
+    for layer in range(6):
+        near = [logits[other] for other in range(6) if -((width - 1) // 2) <= other - layer <= width // 2]
+        torch.testing.assert_close(averaged[layer], sum(near) / len(near))
 
 
-def test_measure_predicts_known_above_zero():
-    found = probe.measure([2.0, -1.0, 0.5, -3.0, 1.0], [1, 1, 0, 0, 1])
-    assert found["accuracy"] == pytest.approx(3 / 5)
-    assert found["balanced_accuracy"] == pytest.approx((2 / 3 + 1 / 2) / 2)
-    assert found["auroc"] == pytest.approx(5 / 6)
-    assert math.isnan(probe.measure([], [])["accuracy"])
+# ---------------------------------------------------------------------------------------------------- choice
+
+def mean_loss(logits, labels, parts, part):
+    """Mean over the repeats of the mean surprise on one part, by loops; logits (repeats, questions)."""
+    means = []
+    for z, row in zip(logits.tolist(), parts):
+        losses = [-math.log(sigmoid(v) if label else 1 - sigmoid(v)) for v, label, p in zip(z, labels, row) if p == part]
+        means.append(sum(losses) / len(losses))
+    return sum(means) / len(means)
+
+
+def random_choice(seed=0):
+    """(found, labels, parts) without any probe: logits of two kinds, 4 layers, 2 repeats, 3 strengths, 40 questions and 5 more."""
+    g = torch.Generator().manual_seed(seed)
+    labels = np.array([1, 0, 1, 0, -1] * 8)
+    parts = np.where(labels >= 0, np.random.default_rng(seed).integers(0, 3, (2, 40)), -1)
+    signs = torch.tensor([1.0, -1, 1, -1, 0] * 9)
+    logits = {kind: signs * torch.rand(4, 1, 3, 1, generator=g) + torch.randn(4, 2, 3, 45, generator=g) for kind in ("mlp", "hidden")}
+    return {kind: (None, None, z) for kind, z in logits.items()}, labels, parts
 
 
 def test_strength_is_chosen_on_validation_and_only_then_is_the_test_split_read():
@@ -510,13 +387,89 @@ def test_strength_is_chosen_on_validation_and_only_then_is_the_test_split_read()
     logits[1, 0, 1:, torch.tensor(parts[0] == 1)] *= -1
     logits[0, 1, 1, 1] = 5.0  # second repeat, test split: one more wrong
     first, second = probe.score_probes(logits, labels, parts)
-    assert first["strength"] == 1 and first["valid"] == 1.0
+    sure = -math.log(sigmoid(1))  # the loss of logit 1 where it is right
+    assert first["strength"] == 1 and first["valid_loss"] == pytest.approx(sure)
     assert first["accuracy"] == pytest.approx((2 / 4 + 1 / 4) / 2)
     assert (first["accuracy_min"], first["accuracy_max"]) == (0.25, 0.5)
     assert first["balanced_accuracy"] == pytest.approx((0.5 + 0.25) / 2)
     by_pairs = [auroc_by_pairs(logits[0, r, 1][parts[r] == 2].tolist(), labels[parts[r] == 2] == 1) for r in range(2)]
     assert first["auroc"] == pytest.approx(np.mean(by_pairs))
-    assert second["strength"] == 0 and second["valid"] == second["accuracy"] == second["auroc"] == 1.0
+    assert second["strength"] == 0 and second["valid_loss"] == pytest.approx(sure) and second["accuracy"] == second["auroc"] == 1.0
+
+
+def test_strength_is_chosen_by_loss_and_not_by_accuracy():
+    """Strength 0 is right more often on validation, but sure of itself where it is wrong."""
+    labels, parts = np.array([1, 0] * 4), np.array([[1] * 6 + [2] * 2])
+    logits = torch.tensor([[[[9.0, 9, 9, -9, 9, -9, 1, -1], [-0.1, 0.1, 2, -2, 2, -2, 1, -1]]]])
+    row = probe.score_probes(logits, labels, parts)[0]
+    assert row["strength"] == 1 and row["valid_loss"] == pytest.approx(mean_loss(logits[0, :, 1], labels, parts, 1))
+
+
+@pytest.mark.parametrize("band", [1, 2, 3, 5])
+def test_the_probe_chosen_has_the_least_loss_on_validation_of_all_by_loops(band):
+    for seed in range(5):
+        found, labels, parts = random_choice(seed)
+        losses = {}
+        for kind, (_, _, logits) in found.items():
+            for layer in range(4):
+                layers = [i for i in range(4) if -((band - 1) // 2) <= i - layer <= band // 2]
+                for strength in range(3):
+                    averaged = sum(logits[i, :, strength] for i in layers) / len(layers)
+                    losses[mean_loss(averaged, labels, parts, 1), kind, tuple(layers), strength] = averaged
+        (loss, kind, layers, strength), averaged = min(losses.items(), key=lambda item: item[0][0])
+        best = probe.choose(found, labels, parts, band)
+        assert (best["kind"], tuple(best["layers"]), best["strength"]) == (kind, layers, strength)
+        assert best["valid_loss"] == pytest.approx(loss)
+        torch.testing.assert_close(best["logits"], averaged)
+        tested = [[(z > 0) == y for z, y, p in zip(row, labels, part) if p == 2] for row, part in zip(averaged.tolist(), parts)]
+        right = [sum(row) / len(row) for row in tested]
+        assert best["accuracy"] == pytest.approx(sum(right) / 2)
+        assert (best["accuracy_min"], best["accuracy_max"]) == pytest.approx((min(right), max(right)))
+
+
+def test_the_choice_never_looks_at_the_test_split():
+    """The kind that is not chosen comes to know the test questions by heart, and still is not; nor do their labels matter."""
+    found, labels, parts = random_choice()
+    parts[:, :15] = np.where(labels[:15] >= 0, 2, -1)  # in all repeats
+    parts[:, 15:] = np.where(parts[:, 15:] == 2, 0, parts[:, 15:])
+    before = probe.choose(found, labels, parts, 3)
+    only_test, other = (parts == 2).all(0), "mlp" if before["kind"] == "hidden" else "hidden"
+    assert 10 <= only_test.sum() == (parts == 2).any(0).sum() and before["accuracy"] > 0.5
+    found[other][2][..., :15] = 50 * torch.tensor([1.0, -1, 1, -1, 0] * 3)
+    flipped = np.where(only_test, 1 - labels, labels)
+    for new in (labels, flipped):
+        after = probe.choose(found, new, parts, 3)
+        assert all(after[key] == before[key] for key in ("kind", "layers", "strength", "valid_loss"))
+        assert torch.equal(after["logits"], before["logits"])
+    assert after["accuracy"] == pytest.approx(1 - before["accuracy"]), "but the test split's figures are those of its labels"
+
+
+def test_neither_fit_nor_choice_look_at_the_labels_and_activations_of_questions_that_are_only_tested(planted):
+    activations, labels, _, parts, config = planted
+    parts = np.where(parts == 2, 0, parts)
+    parts[:, :60] = np.where(labels[:60] >= 0, 2, -1)
+    changed, other = {kind: states.clone() for kind, states in activations.items()}, labels.copy()
+    other[:60] = np.where(labels[:60] >= 0, 1 - labels[:60], -1)
+    for states in changed.values():
+        states[:60] = states[:60].roll(1, 1)  # another layer's
+    best, after = (probe.choose(probe.logits_everywhere(x, y.clip(0), parts == 0, config.l2), y, parts, 1)
+                   for x, y in ((activations, labels), (changed, other)))
+    assert (best["kind"], best["layers"]) == ("mlp", [1])
+    assert all(after[key] == best[key] for key in ("kind", "layers", "strength"))
+    assert after["valid_loss"] == pytest.approx(best["valid_loss"], abs=1e-3) and after["accuracy"] < 0.6 < best["accuracy"]
+
+
+def test_the_layer_and_kind_that_know_are_found(planted):
+    activations, labels, truth, parts, config = planted
+    found = probe.logits_everywhere(activations, labels.clip(0), parts == 0, config.l2)
+    best = probe.choose(found, labels, parts, 1)
+    assert (best["kind"], best["layers"]) == ("mlp", [1]) and best["logits"].shape == (3, 210)
+    assert best["accuracy"] > 0.93 and best["auroc"] > 0.97
+    for kind, (_, _, logits) in found.items():
+        for layer, row in enumerate(probe.score_probes(logits[..., :200], labels, parts)):
+            assert (kind, layer) == ("mlp", 1) or (row["accuracy"] < 0.75 and row["valid_loss"] > best["valid_loss"])
+    p, unlabelled = probe.out_of_fold(best["logits"], np.append(parts, np.full((3, 10), -1), 1)), np.append(labels, [-1] * 10) < 0
+    assert metrics.auroc(p[unlabelled], truth[unlabelled]) > 0.9, "also on questions without label and on those of other splits"
 
 
 def test_p_known_is_the_mean_over_probes_that_did_not_see_the_question():
@@ -525,53 +478,257 @@ def test_p_known_is_the_mean_over_probes_that_did_not_see_the_question():
     got = probe.out_of_fold(logits, parts)
     for n in range(5):
         unseen = [r for r in range(3) if parts[r, n] != 0] or [0, 1, 2]  # nobody left: all of them
-        assert got[n] == pytest.approx(sum(1 / (1 + math.exp(-logits[r, n].item())) for r in unseen) / len(unseen), abs=1e-6)
+        assert got[n] == pytest.approx(sum(sigmoid(logits[r, n].item()) for r in unseen) / len(unseen), abs=1e-6)
 
 
-def test_bag_of_words_counts_tokens_that_more_than_one_question_has():
-    bag = probe.bag_of_words([[7, 3, 3], [3, 9], [7, 5, 5], [8]])
-    assert bag.tolist() == [[2, 1], [1, 0], [0, 1], [0, 0]]  # columns: tokens 3 and 7; 5 is twice in one question only
-    assert probe.bag_of_words([[1], [2]]).shape == (2, 0)
+def test_the_temperature_comes_from_validation_and_the_calibration_errors_from_test():
+    """Logits are four times too sure on validation and test, and nonsense everywhere else, where they must not count."""
+    generator = np.random.default_rng(0)
+    honest = generator.normal(scale=2, size=6000)
+    labels = (generator.random(6000) < 1 / (1 + np.exp(-honest))).astype(int)
+    parts = generator.integers(0, 3, (2, 6000))
+    labels[:500], parts[:, :500] = -1, -1
+    logits = np.where(parts == 0, -honest, np.where(parts == -1, 1000, 4 * honest))
+    logits = torch.tensor(np.append(logits, np.full((2, 7), -1000.0), 1), dtype=torch.float32)  # 7 questions of other splits
+    temperature, before, after = probe.calibrate({"logits": logits}, labels, parts)
+    assert temperature == pytest.approx(4, rel=0.07)
+    for part, error, divisor in ((2, before, 1), (2, after, temperature)):
+        pairs = [(logits[r, n].item() / divisor, labels[n]) for r in range(2) for n in range(6000) if parts[r, n] == part]
+        expected = metrics.calibration_error([sigmoid(z) for z, _ in pairs], [y for _, y in pairs])
+        assert error == pytest.approx(expected, abs=1e-4)
+    assert before > 0.08 and after < 0.03
+    labels[(parts == 2).any(0) & (parts != 1).all(0)] = 1  # labels that only the test split reads
+    assert probe.calibrate({"logits": logits}, labels, parts)[0] == temperature
 
 
-# ---------------------------------------------------------------------------------------------------- all layers together
+# ---------------------------------------------------------------------------------------------------- the probe in use
 
 @pytest.fixture(scope="module")
-def planted():
-    """Activations in which layer 2 of "mlp" alone tells the label, with 10 more questions behind those that have one."""
+def chosen(planted):
+    """(activations, found, best, probe) with a band of layers and a temperature that is not one."""
+    activations, labels, truth, parts, config = planted
+    activations = {**activations, "mlp": activations["mlp"].clone()}
+    activations["mlp"][:, 1:, 2] += torch.tensor(truth)[:, None] * 2.0  # three layers that all tell something
+    activations["mlp"][:, 2, 5] = 3.0  # a constant feature in one of them
+    found = probe.logits_everywhere(activations, labels.clip(0), parts == 0, config.l2)
+    best = probe.choose(found, labels, parts, 3)
+    return activations, found, best, probe.probe_in_use(best, found, activations, 1.6)
+
+
+def test_the_probe_in_use_gives_the_mean_over_repeats_of_the_chosen_probes_calibrated_probabilities(chosen):
+    activations, _, best, in_use = chosen
+    assert (best["kind"], best["layers"]) == ("mlp", [1, 2, 3])
+    expected = (best["logits"] / 1.6).sigmoid().mean(0)
+    torch.testing.assert_close(in_use.p_known(activations), expected, rtol=0, atol=1e-5)
+    some = {kind: states[50:53] for kind, states in activations.items()}
+    torch.testing.assert_close(in_use.p_known(some), expected[50:53], rtol=0, atol=1e-5)
+    assert expected.std() > 0.2
+
+
+def test_p_known_is_the_formula_by_hand_from_the_weights_found(chosen):
+    activations, found, best, in_use = chosen
+    weight, bias, _ = found["mlp"]
+    p = in_use.p_known(activations)
+    for n in (0, 7, 205):
+        repeats = []
+        for r in range(3):
+            layers = [sum((weight[i, r, best["strength"], d] * activations["mlp"][n, i, d]).item() for d in range(8))
+                      + bias[i, r, best["strength"]].item() for i in best["layers"]]
+            repeats.append(sigmoid(sum(layers) / 3 / 1.6))
+        assert p[n].item() == pytest.approx(sum(repeats) / 3, abs=1e-5)
+
+
+def test_the_probe_in_use_standardises_by_the_questions_it_was_given(chosen):
+    activations, _, best, in_use = chosen
+    for row, layer in enumerate(best["layers"]):
+        for d in range(8):
+            values = activations["mlp"][:, layer, d].tolist()
+            mean = sum(values) / 210
+            assert in_use.mean[row, d].item() == pytest.approx(mean, abs=1e-5)
+            deviation = (sum((v - mean) ** 2 for v in values) / 209) ** 0.5
+            assert in_use.scale[row, d].item() == pytest.approx(max(deviation, 1e-6), rel=1e-4)
+    assert in_use.weight.shape == (3, 3, 8) and in_use.bias.shape == (3, 3)
+
+
+def some_probe(kind="mlp", layers=(0, 1), width=32, repeats=3):
+    """A probe of random numbers."""
     g = torch.Generator().manual_seed(0)
-    labels = np.array([1, 0] * 90 + [-1] * 20)
-    activations = {kind: torch.randn(210, 3, 8, generator=g) for kind in probe.KINDS}
-    truth = torch.tensor(list(labels[:180]) + [1, 0] * 15) * 2.0 - 1
-    activations["mlp"][:, 1, 4] += 2.5 * truth
-    config = ProbeConfig(repeats=3, l2=(1.0, 100.0))
-    groups = [f"g{i // 2}" for i in range(200)]
-    parts = probe.split_by_group(groups, labels, config, 0)
-    return activations, labels, parts, config, truth
+    shape = len(layers), width
+    return Probe(kind, list(layers), torch.randn(shape, generator=g), 0.5 + torch.rand(shape, generator=g),
+                 torch.randn(repeats, *shape, generator=g), torch.randn(repeats, len(layers), generator=g), 2.5)
 
 
-def test_the_layer_and_kind_that_know_are_found(planted):
-    activations, labels, parts, config, truth = planted
-    rows, best, p_known = probe.fit_everywhere(activations, labels, parts, config)
-    assert [(row["kind"], row["layer"]) for row in rows] == [(kind, layer) for kind in probe.KINDS for layer in (1, 2, 3)]
-    assert (best["kind"], best["layer"]) == ("mlp", 2)
-    assert best["accuracy"] > 0.93 and best["auroc"] > 0.97
-    assert all(row["accuracy"] < 0.75 for row in rows if (row["kind"], row["layer"]) != ("mlp", 2))
-    assert all(row["l2"] == config.l2[row["strength"]] for row in rows)
-    assert best["valid"] == max(row["valid"] for row in rows)
-    assert p_known.shape == (210,) and ((p_known > 0) & (p_known < 1)).all()
-    assert probe.auroc(p_known, truth > 0) > 0.97, "also on questions without label and on those of other splits"
-    logits = torch.einsum("nd,rd->rn", activations["mlp"][:, 1], best["weight"]) + best["bias"][:, None]
-    everywhere = np.concatenate([parts, np.full((3, 10), 1)], 1)
-    np.testing.assert_allclose(p_known, probe.out_of_fold(logits, everywhere), atol=1e-5)
+@pytest.mark.parametrize("kind, layers", [("mlp", (0, 2)), ("hidden", (1,)), ("attention", (0, 1, 2))])
+def test_a_probe_reads_its_own_kind_and_layers_by_hand(kind, layers):
+    in_use, g = some_probe(kind, layers, width=4), torch.Generator().manual_seed(1)
+    activations = {name: torch.randn(5, 3, 4, generator=g) for name in probe.KINDS}
+    p = in_use.p_known(activations)
+    for n in range(5):
+        repeats = []
+        for r in range(3):
+            z = 0
+            for row, layer in enumerate(layers):
+                x = (activations[kind][n, layer] - in_use.mean[row]) / in_use.scale[row]
+                z += (sum((x[d] * in_use.weight[r, row, d]).item() for d in range(4)) + in_use.bias[r, row].item()) / len(layers)
+            repeats.append(sigmoid(z / 2.5))
+        assert p[n].item() == pytest.approx(sum(repeats) / 3, abs=1e-5)
 
 
-def test_controls_find_nothing_where_there_is_nothing(planted):
-    activations, labels, parts, config, _ = planted
-    _, best, _ = probe.fit_everywhere(activations, labels, parts, config)
-    telling = torch.tensor(labels).float()[:, None].repeat(1, 2)
-    before = labels.copy()
-    rows = probe.controls(activations, best, labels, parts, config, 0, {"noise": torch.randn(200, 6), "telling": telling})
-    assert [row["kind"] for row in rows] == ["shuffled labels", "noise", "telling"]
-    assert rows[0]["accuracy"] < 0.75 and rows[1]["accuracy"] < 0.75 and rows[2]["accuracy"] == 1.0
-    assert np.array_equal(labels, before), "the caller's labels are left alone"
+# ---------------------------------------------------------------------------------------------------- files
+
+def test_a_saved_probe_comes_back_from_its_folder_or_file(chosen, tmp_path):
+    activations, _, _, in_use = chosen
+    probe.save(in_use, str(tmp_path), "some/model")
+    for path in (tmp_path, tmp_path / "probes.safetensors"):
+        again = probe.load(str(path))
+        assert (again.kind, again.layers) == (in_use.kind, in_use.layers) and again.temperature == pytest.approx(1.6)
+        assert all(torch.equal(getattr(again, name), getattr(in_use, name)) for name in ("mean", "scale", "weight", "bias"))
+        torch.testing.assert_close(again.p_known(activations), in_use.p_known(activations), rtol=0, atol=1e-6)
+
+
+def test_the_file_says_what_was_read_counting_layers_from_one(tmp_path):
+    probe.save(some_probe("attention", (2, 3, 4)), str(tmp_path), "some/model")
+    with safe_open(str(tmp_path / "probes.safetensors"), "pt") as f:
+        assert f.metadata() == {"kind": "attention", "layers": "3,4,5", "model": "some/model"}
+
+
+GOOD = {"mean": (2, 8), "scale": (2, 8), "weight": (3, 2, 8), "bias": (3, 2), "temperature": ()}
+ABOUT = {"kind": "mlp", "layers": "1,2", "model": "m"}
+
+
+def written(path, shapes, about=ABOUT):
+    save_file({name: torch.ones(shape) for name, shape in shapes.items()}, str(path), about)
+    return str(path)
+
+
+def test_the_file_that_the_broken_ones_differ_from_is_read(tmp_path):
+    assert probe.load(written(tmp_path / "p.safetensors", GOOD)).layers == [0, 1]
+
+
+@pytest.mark.parametrize("changed", [
+    {"mean": (2, 7)}, {"mean": (8,)}, {"mean": ()}, {"scale": (1, 8)}, {"scale": (2, 1)}, {"weight": (3, 8)}, {"weight": (3, 1, 8)},
+    {"weight": ()}, {"bias": (2, 2)}, {"bias": (3, 2, 1)}, {"temperature": (2,)}], ids=str)
+def test_tensors_of_wrong_shapes_are_a_users_mistake(changed, tmp_path):
+    path = written(tmp_path / "p.safetensors", {**GOOD, **changed})
+    with pytest.raises(UserError) as error:
+        probe.load(path)
+    assert str(error.value).startswith(f"{path}: not a file of probes") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("shapes, about", [
+    ({"weight": (3, 8), "bias": (3,)}, {"kind": "mlp", "layer": "2", "l2": "3.0"}), ({"embed.weight": (5, 8)}, ABOUT), (GOOD, None),
+    (GOOD, {"kind": "mlp"}), (GOOD, {"layers": "1,2"}), (GOOD, {**ABOUT, "layers": "1"}), (GOOD, {**ABOUT, "layers": "one,two"}),
+    (GOOD, {**ABOUT, "layers": ""}), ({name: shape for name, shape in GOOD.items() if name != "temperature"}, ABOUT)])
+def test_other_safetensors_files_are_a_users_mistake(shapes, about, tmp_path):
+    path = written(tmp_path / "p.safetensors", shapes, about)
+    with pytest.raises(UserError) as error:
+        probe.load(path)
+    assert str(error.value).startswith(f"{path}: not a file of probes")
+
+
+def test_what_is_missing_or_is_no_safetensors_file_is_a_users_mistake(tmp_path):
+    (tmp_path / "text").write_text("kind: mlp\n" * 9)
+    (tmp_path / "empty").write_text("")
+    (tmp_path / "folder").mkdir()
+    for name, named, reason in (("none", "none", "No such file"), ("folder", os.path.join("folder", "probes.safetensors"), "No such file"),
+                                ("text", "text", "not a file of probes"), ("empty", "empty", "not a file of probes")):
+        with pytest.raises(UserError) as error:
+            probe.load(str(tmp_path / name))
+        assert str(error.value).startswith(f"{tmp_path / named}: {reason}"), name
+
+
+# ---------------------------------------------------------------------------------------------------- the command
+
+QUESTIONS = ["what is the capital of paris", "who", "where is rome . one two three four five"]
+
+
+def by_hand(lm, in_use, question):
+    """P(known) of one question alone, from its activations."""
+    states = probe.capture(lm, [language_model.chat_prompt(lm, question)])[in_use.kind][0]
+    x = (states[in_use.layers] - in_use.mean) / in_use.scale
+    logits = [((x * w).sum(1) + b).mean().item() for w, b in zip(in_use.weight, in_use.bias)]
+    return sum(sigmoid(z / in_use.temperature) for z in logits) / len(logits)
+
+
+@pytest.mark.parametrize("kind, layers, width", [("mlp", (0, 1), 32), ("hidden", (1,), 32), ("attention", (0,), 32)])
+def test_p_known_of_questions_is_that_of_their_chat_prompts(kind, layers, width):
+    lm, in_use = tiny.lm(), some_probe(kind, layers, width)
+    p = probe.p_known(lm, in_use, QUESTIONS, rows=2)
+    assert p.tolist() == pytest.approx([by_hand(lm, in_use, question) for question in QUESTIONS], abs=1e-5)
+    assert p.std() > 0.01
+
+
+@pytest.mark.parametrize("kind, layers, width", [("mlp", (0, 1), 48), ("mlp", (0, 1), 1), ("hidden", (1, 2), 32), ("experts", (0,), 32)])
+def test_a_probe_of_another_architecture_is_a_users_mistake(kind, layers, width):
+    with pytest.raises(UserError) as error:
+        probe.p_known(tiny.lm(), some_probe(kind, layers, width), QUESTIONS)
+    message = str(error.value)
+    assert f"{kind} of layers {layers[0] + 1} to {layers[-1] + 1}, width {width}" in message
+    assert ("2 layers of width 32" in message) == (kind != "experts") and "\n" not in message
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    """Arguments that name a tiny model's folder and a probe's, and the two in memory."""
+    folder, in_use = tmp_path_factory.mktemp("command"), some_probe("hidden", (0, 1))
+    probe.save(in_use, str(folder), "tiny")
+    arguments = ["--model", tiny.folder(folder / "model"), "--probes", str(folder)]
+    return arguments, tiny.lm(), in_use
+
+
+@pytest.fixture
+def run(command, monkeypatch, capsys):
+    """Call the command with questions as arguments or text on standard input; returns (status, lines out, lines of error)."""
+    verbosity = transformers.logging.get_verbosity()
+
+    def call(*questions, stdin="", options=command[0]):
+        source = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8") if isinstance(stdin, bytes) else io.StringIO(stdin)
+        monkeypatch.setattr(sys, "stdin", source)
+        capsys.readouterr()
+        status = probe.main([*options, *questions])
+        out, err = capsys.readouterr()
+        return status, out.split("\n")[:-1], err.split("\n")[:-1]
+
+    yield call
+    transformers.logging.set_verbosity(verbosity)
+    transformers.logging.enable_progress_bar()
+
+
+def test_the_command_prints_each_questions_probability(run, command):
+    _, lm, in_use = command
+    status, lines, errors = run(*QUESTIONS)
+    assert (status, errors) == (0, [])
+    assert lines == [f"{by_hand(lm, in_use, question):.3f}\t{question}" for question in QUESTIONS]
+    assert len({line.split("\t")[0] for line in lines}) == 3
+
+
+def test_without_arguments_it_reads_a_question_a_line(run):
+    assert run(stdin="".join(f"{question}\n" for question in QUESTIONS)) == run(*QUESTIONS)
+    assert run(stdin=QUESTIONS[0]) == run(f"  {QUESTIONS[0]} ") == run(QUESTIONS[0], stdin=QUESTIONS[1])
+    assert run(stdin="who is caf\u00e9\r\n".encode())[1][0].endswith("\twho is caf\u00e9")
+
+
+@pytest.mark.parametrize("questions, stdin, reason", [
+    (["who", ""], "", "question 2: empty"), ([" \t"], "", "question 1: empty"), ([], "who\n\nwhere\n", "question 2: empty"),
+    ([], "", "no questions"), ([], b"who \xff\n", "a question is not UTF-8"), (["who \udcff"], "", "a question is not UTF-8")])
+def test_empty_and_undecodable_questions_are_one_line_of_error_and_status_2(run, questions, stdin, reason):
+    status, lines, errors = run(*questions, stdin=stdin)
+    assert (status, lines, len(errors)) == (2, [], 1)
+    assert errors[0].startswith(f"error: {reason}")
+
+
+def test_a_missing_probe_or_model_and_one_that_does_not_fit_are_too(run, command, tmp_path):
+    model, folder = command[0][1], command[0][3]
+    probe.save(some_probe("hidden", (0, 1), 16), str(tmp_path), "another")
+    for options, reason in ((["--model", model, "--probes", "/no/such"], "/no/such: No such file"),
+                            (["--model", "/no/such", "--probes", folder], "/no/such"),
+                            (["--model", model, "--probes", str(tmp_path)], "the probe reads hidden of layers 1 to 2, width 16; ")):
+        status, lines, errors = run("who", options=options)
+        assert (status, lines, len(errors)) == (2, [], 1)
+        assert errors[0].startswith(f"error: {reason}")
+
+
+def test_control_characters_of_a_question_do_not_reach_the_terminal(run):
+    _, lines, _ = run("who \x1b[31mis\x07\nthe\tcapital \u202eof\u2028rome \u9f8d", "where\x00")
+    assert [line.split("\t", 1)[1] for line in lines] == [
+        "who \ufffd[31mis\ufffd\ufffdthe\ufffdcapital \ufffdof\ufffdrome \u9f8d", "where\ufffd"]

@@ -29,7 +29,7 @@ def evaluated(states, **changed):
 def folder(tmp_path):
     """A run folder with what the stages leave, as far as the report reads it."""
     values = {
-        "config.json": {"preset": "lab", "settings": {"model": "lab", "questions": "lab", "seed": 0, "dtype": "float32", "device": "cpu"},
+        "config.json": {"preset": "lab", "settings": {"model": "lab", "questions": "lab", "seed": 0, "dtype": "float32", "device": "cpu", "probe.repeats": 10},
                         "versions": {"torch": "9.8.7", "transformers": "6.5.4"}},
         "evaluate/before.json": {**evaluated({"1": 12, "2": 8, "3": 2, "4": 18}), "probe_auroc": 0.8765, "skill_accuracy": 0.95},
         "evaluate/after.json": {**evaluated({"1": 13, "2": 7, "3": 15, "4": 5}, truthful=0.875), "skill_accuracy": 0.925},
@@ -48,9 +48,13 @@ def folder(tmp_path):
     (run / "evaluate" / "answers.jsonl").write_text("".join(json.dumps(s) + "\n" for s in samples), encoding="utf-8")
     (run / "probe").mkdir()
     (run / "probe" / "accuracy.csv").write_text(
-        "kind,layer,accuracy,accuracy_min,accuracy_max,balanced_accuracy,auroc,valid\n"
-        "hidden,1,0.61,0.58,0.66,0.6,0.65,0.64\nhidden,2,0.83,0.79,0.86,0.82,0.91,0.84\nhidden,3,0.85,0.8,0.9,0.84,0.93,0.81\n"
-        "mlp,1,0.6,0.55,0.65,0.6,0.62,0.6\nmlp,2,0.8,0.7,0.85,0.8,0.85,0.8\nmajority,,0.55,,,,,\n", encoding="utf-8")
+        "kind,layer,accuracy,accuracy_min,accuracy_max,balanced_accuracy,auroc,valid_loss,temperature,ece_uncalibrated,ece\n"
+        "hidden,1,0.61,0.58,0.66,0.6,0.65,0.64,,,\nhidden,2,0.83,0.79,0.86,0.82,0.91,0.44,,,\nhidden,3,0.85,0.8,0.9,0.84,0.93,0.51,,,\n"
+        "mlp,1,0.6,0.55,0.65,0.6,0.62,0.6,,,\nmlp,2,0.8,0.7,0.85,0.8,0.85,0.5,,,\nmajority,,0.55,,,,,,,,\n"
+        "in use: hidden of layers 2-3,,0.86,0.81,0.9,0.85,0.94,0.4,1.25,0.123,0.021\n", encoding="utf-8")
+    (run / "probe" / "ablation.csv").write_text(
+        "variant,kind,layers,valid_loss,accuracy,accuracy_min,accuracy_max,balanced_accuracy,auroc\n"
+        'as set,hidden,"[1, 2]",0.4,0.86,0.81,0.9,0.85,0.94\none layer,hidden,[1],0.44,0.83,0.79,0.86,0.82,0.91\n', encoding="utf-8")
     return str(run)
 
 
@@ -121,19 +125,21 @@ def test_report_holds_the_numbers_of_the_run(folder):
     text, _ = build(folder)
     with open(os.path.join(folder, "report.md"), encoding="utf-8") as f:
         assert f.read() == text
-    states, measures, probes, labels, rewards, answers = tables(text)
+    states, measures, probes, ablations, labels, rewards, answers = tables(text)
     assert [row[2:] for row in states[2:]] == [["12 (30%)", "13 (32%)"], ["8 (20%)", "7 (18%)"], ["2 (5%)", "15 (38%)"], ["18 (45%)", "5 (12%)"]]
     by_name = {row[0]: row[1:3] for row in measures[2:]}
     assert by_name["truthful"] == ["50.0% [11.1%, 99.9%]", "87.5% [11.1%, 99.9%]"]
     assert by_name["over-refusal"] == ["-", "-"] and by_name["J"][0].startswith("-12.5%")
     assert by_name["other skill"] == ["95.0%", "92.5%"]
-    assert probes[2:] == [["hidden", "2", "0.830", "0.790", "0.860", "0.820", "0.910", "0.840"],  # best by validation, not by test
-                          ["mlp", "2", "0.800", "0.700", "0.850", "0.800", "0.850", "0.800"], ["majority", "-", "0.550", *"-----"]]
+    assert probes[2:] == [["hidden", "2", "0.830", "0.790", "0.860", "0.820", "0.910", "0.440"],  # best by validation, not by test
+                          ["mlp", "2", "0.800", "0.700", "0.850", "0.800", "0.850", "0.500"], ["majority", "-", "0.550", *"-----"],
+                          ["in use: hidden of layers 2-3", "-", "0.860", "0.810", "0.900", "0.850", "0.940", "0.400"]]
+    assert ablations[2:] == [["as set", "hidden", "0.400", "0.860", "0.850", "0.940"], ["one layer", "hidden", "0.440", "0.830", "0.820", "0.910"]]
     assert [row[:3] for row in labels[2:]] == [["known", "30", "30%"], ["unknown", "60", "60%"], ["mixed", "10", "10%"]]
     assert rewards[2][:6] == ["known", "factual > uncertain", "8", "87.5%", "100.0%", "25.0%"] and rewards[2][6] == "66-94%"
     assert rewards[3][0] == "general" and rewards[3][6] == "-"
     for words in ("# RLKF run: my-run", "torch 9.8.7", "AUROC 0.876", "97 rankings", "3 questions dropped: no refusal", "AUROC 0.912", "98.7%",
-                  "PPO step 2", "probe 62 s", "ppo 118 s", "together 3.0 min", "40 test questions"):
+                  "PPO step 2", "Calibration error (ECE, 10 bins) 0.021", "by 1.250, 0.123 before", "probe 62 s", "ppo 118 s", "together 3.0 min", "40 test questions"):
         assert words in text, words
 
 
@@ -187,7 +193,7 @@ def test_figures_draw_the_numbers_of_the_run(folder):
 def test_without_matplotlib_there_are_tables_only(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # an import of it now fails
     text, said = build(folder)
-    assert len(tables(text)) == 6 and "figures/" not in text and not os.path.exists(os.path.join(folder, "figures"))
+    assert len(tables(text)) == 7 and "figures/" not in text and not os.path.exists(os.path.join(folder, "figures"))
     assert len(said) == 1 and "matplotlib" in said[0]
 
 

@@ -1,0 +1,63 @@
+"""Figures of merit of a score against labels: accuracy, AUROC, calibration, and intervals. One place, used everywhere.
+
+Left out: several classes, weights.
+"""
+import numpy as np
+
+
+def auroc(scores, labels):
+    """Area under the ROC curve: chance that a positive scores above a negative, ties half. NaN where one class is empty."""
+    scores, labels = np.asarray(scores, float), np.asarray(labels, bool)
+    positives, negatives = labels.sum(), (~labels).sum()
+    if not positives or not negatives:
+        return float("nan")
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    rank = (counts.cumsum() - (counts - 1) / 2)[inverse]
+    return float((rank[labels].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def balanced_accuracy(predicted, labels):
+    """Mean of the accuracies on the two classes; NaN where one is empty."""
+    predicted, labels = np.asarray(predicted, bool), np.asarray(labels, bool)
+    return float((predicted[labels].mean() + (~predicted[~labels]).mean()) / 2) if labels.any() and (~labels).any() else float("nan")
+
+
+def measure(logits, labels):
+    """{"accuracy", "balanced_accuracy", "auroc"} of logits against 0/1 labels; above 0 means 1."""
+    logits, labels = np.asarray(logits), np.asarray(labels) == 1
+    return {"accuracy": float(((logits > 0) == labels).mean()) if len(labels) else float("nan"),
+            "balanced_accuracy": balanced_accuracy(logits > 0, labels), "auroc": auroc(logits, labels)}
+
+
+def log_loss(logits, labels):
+    """Mean negative log-likelihood in nats of 0/1 labels under logits (..., questions); an axis less. NaN without questions."""
+    logits = np.asarray(logits, float)
+    if not logits.shape[-1]:
+        return np.full(logits.shape[:-1], np.nan)
+    return (np.logaddexp(0, logits) - np.asarray(labels) * logits).mean(-1)
+
+
+def calibration_error(probability, labels, bins=10):
+    """ECE: mean distance between the stated probability and the share of positives, over equal-width bins by their sizes."""
+    probability, labels = np.asarray(probability, float), np.asarray(labels, float)
+    bin_of = np.minimum((probability * bins).astype(int), bins - 1)
+    gaps = [abs((probability[bin_of == b] - labels[bin_of == b]).sum()) for b in range(bins)]
+    return float(sum(gaps) / len(labels)) if len(labels) else float("nan")
+
+
+def temperature(logits, labels):
+    """The number that logits are best divided by (least log loss), to 1%, between 0.05 and 20; 1 without any."""
+    if not len(logits):
+        return 1.0
+    candidates = np.exp(np.linspace(np.log(0.05), np.log(20), 601))
+    return float(candidates[np.argmin([log_loss(np.asarray(logits) / t, labels) for t in candidates])])
+
+
+def bootstrap_interval(statistic, n, resamples=1000, seed=0):
+    """95% intervals over resamples, with replacement, of the indices 0..n-1. `statistic(index)` is a number or several.
+
+    Returns (low, high), each as `statistic` returns; resamples that give NaN do not count.
+    """
+    generator = np.random.default_rng(seed)
+    values = [statistic(generator.integers(n, size=n)) for _ in range(resamples)]
+    return tuple(np.nanpercentile(np.array(values), (2.5, 97.5), axis=0).tolist())
