@@ -15,6 +15,8 @@ TENS_AS_DIGITS = {str(n) for n in TENS.values()}
 NUMBERS = {**{word: n for n, word in enumerate(UNITS)}, **TENS}
 TOKEN = re.compile(r"\d+(?:\.\d+)+|[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|[^\W_\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
 
+KINDS_OF_WORK = {"film", "films", "movie", "movies", "music", "game", "games"}
+
 REFUSAL_EN = re.compile(r"""
     \b(i|we)\s(\w+\s){0,2}(do\snot|don\s?t|did\snot|didn\s?t|would\snot|wouldn\s?t)\s(\w+\s|think\si\s)?(know|have|possess|recall|remember|recogni[sz]e)\b
   | \b(do|does)\snot\shave\s(access|the\sability|information|enough|knowledge)\b | \bi\s(do\snot|don\s?t)\sthink\si\s(can|could)\b
@@ -74,7 +76,7 @@ def mentions(text, answers, question=""):
     """True where any of `answers` stands in `text` on word boundaries ("no" is not in "know", "1" not in "1961").
 
     An answer of one or two letters with a capital ("US", "Hg", "K") must stand there in its own case: "us" is a pronoun.
-    "English" will do for "English language". An answer that goes on as it does in `question` names what was asked about
+    "English" will do for "English language", "horror" for "horror film". An answer that goes on as it does in `question` names what was asked about
     and does not count: asked where the Illinois River is, "The Illinois River is in Ohio" does not answer Illinois.
     """
     words, asked, raw = normalise(text).split(), normalise(question).split(), unicodedata.normalize("NFKC", text)
@@ -85,7 +87,8 @@ def mentions(text, answers, question=""):
                 return True
             continue
         wanted = normalise(answer).split()
-        wanted = wanted[:-1] if wanted[1:] and wanted[-1] in ("language", "languages") else wanted
+        if wanted[1:] and (wanted[-1] in ("language", "languages") or wanted[-1] in KINDS_OF_WORK and answer == answer.lower()):
+            wanted = wanted[:-1]
         for i in range(len(words) - len(wanted) + 1) if wanted else ():
             if words[i:i + len(wanted)] == wanted and tuple(words[i + len(wanted) - 1:i + len(wanted) + 1]) not in asked_pairs:
                 return True

@@ -44,8 +44,9 @@ class ProbeConfig:
     repeats: int = 10             # random splits (paper: 10)
     valid: float = 0.2            # share of the subjects that chooses layers, kind and l2
     test: float = 0.2             # share of the subjects that is looked at once
-    l2: tuple = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10000.0)  # strengths tried, for the sum of losses over the questions
+    l2: tuple = (10.0, 30.0, 100.0, 300.0, 1000.0, 10000.0)  # strengths tried, for the sum of losses over the questions
     band: int = 5                 # adjacent layers whose logits the probe in use averages (paper: 1)
+    standardise: bool = False     # each feature to deviation 1, or all of a layer by one number
     rows: int = 32                # prompts a forward pass
 
 
@@ -150,7 +151,7 @@ def split_by_group(groups, config, seed):
     return parts
 
 
-def logits_everywhere(activations, targets, train, l2, standardise=True):
+def logits_everywhere(activations, targets, train, l2, standardise):
     """Probes on every layer of every kind: {kind: (weight, bias, logits)}.
 
     activations {kind: (all questions, layers, width)}; the first len(targets) questions are learnt from where `train`

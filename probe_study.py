@@ -47,7 +47,7 @@ def controls(activations, best, labels, parts, config, seed, texts):
     cases = {"shuffled labels": (chosen, shuffled), **{name: (features[None], labels) for name, features in texts.items()}}
     rows = []
     for name, (features, targets) in cases.items():
-        weight, bias = fit_logistic(features, targets.clip(0), parts == 0, config.l2)
+        weight, bias = fit_logistic(features, targets.clip(0), parts == 0, config.l2, config.standardise)
         logits = probe.predict(features, weight, bias).mean(0, keepdim=True)
         rows.append({"kind": name, **probe.score_probes(logits, targets, parts)[0]})
     return rows + [majority(labels)]
@@ -66,10 +66,11 @@ def ablations(activations, found, hits, labels, everyone, config, seed, progress
     rows = [row("as set", found, labels, parts, config.band)]
     rows += [row(f"{width} adjacent layers" if width > 1 else "one layer", found, labels, parts, width) for width in BANDS if width != config.band]
     rows += [row(name, only, labels, parts, config.band) for name, only in kinds.items()]
-    refits = {"soft targets": (hits, parts == 0, True), "soft targets, also of questions left out": (hits, everyone == 0, True),
-              "not standardised": (hard, parts == 0, False)}
+    standard = config.standardise
+    refits = {"soft targets": (hits, parts == 0, standard), "soft targets, also of questions left out": (hits, everyone == 0, standard),
+              "not standardised" if standard else "standardised": (hard, parts == 0, not standard)}
     for share in SHARES:
-        refits[f"{share:.1%} of the training questions"] = hard, (parts == 0) & thinned(everyone, share, seed), True
+        refits[f"{share:.1%} of the training questions"] = hard, (parts == 0) & thinned(everyone, share, seed), standard
     for name, (targets, train, standardise) in refits.items():
         rows.append(row(name, probe.logits_everywhere(activations, targets, train, config.l2, standardise), labels, parts, config.band))
         progress(1)

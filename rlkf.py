@@ -148,7 +148,7 @@ def stage_probe(run):
         say(f"  {s.model}: its layers have no attention output of their own before a projection; only mlp and hidden are probed")
     everyone = probe.split_by_group([questions[i]["subject"] for i in train], config, s.seed)
     parts = np.where(labels >= 0, everyone, -1)  # -1: left out
-    found = probe.logits_everywhere(activations, labels.clip(0), parts == 0, config.l2)
+    found = probe.logits_everywhere(activations, labels.clip(0), parts == 0, config.l2, config.standardise)
     best = probe.choose(found, labels, parts, config.band)
     temperature, raw_error, error = probe.calibrate(best, labels, parts)
     elsewhere = np.full((config.repeats, len(questions) - len(train)), -1)

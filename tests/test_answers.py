@@ -366,3 +366,21 @@ def test_any_alias_makes_it_right():
 def test_right_and_hedged_are_correct():
     assert {reading: answers.is_correct(reading) for reading in ("right", "hedged", "refusal", "wrong")} == {
         "right": True, "hedged": True, "refusal": False, "wrong": False}
+
+
+# ---------------------------------------------------------------------------------------------------- answers and their questions
+
+@pytest.mark.parametrize("text, given, question, right", [
+    ("The Illinois River is in Ohio.", ["Illinois"], "where is the illinois river?", False),
+    ("It is in Illinois.", ["Illinois"], "where is the illinois river?", True),
+    ("The Illinois River flows through Illinois.", ["Illinois"], "where is the illinois river?", True),
+    ("The Sun is larger than the Earth.", ["the Sun"], "Which is larger, the Sun or the Earth?", True),
+    ("The Sun", ["the Sun"], "Which is larger, the Sun or the Earth?", True),
+    ("B) Rome", ["Rome"], "Which one? A) Paris B) Rome C) Lima", True),
+    ("They speak English there.", ["English Language"], "what do they speak?", True),
+    ("It is a horror story.", ["horror film"], "What genre is it?", True),
+    ("He directed a fighting scene.", ["Fight Film"], "Which film?", False),
+    ("法国队来自英国。", ["法国"], "法国队来自哪里？", False), ("来自法国。", ["法国"], "法国队来自哪里？", True)])
+def test_naming_what_was_asked_about_is_no_answer(text, given, question, right):
+    assert answers.mentions(text, given, question) == right
+    assert answers.is_correct(answers.read(text, given, question)) == right

@@ -452,7 +452,7 @@ def test_neither_fit_nor_choice_look_at_the_labels_and_activations_of_questions_
     other[:60] = np.where(labels[:60] >= 0, 1 - labels[:60], -1)
     for states in changed.values():
         states[:60] = states[:60].roll(1, 1)  # another layer's
-    best, after = (probe.choose(probe.logits_everywhere(x, y.clip(0), parts == 0, config.l2), y, parts, 1)
+    best, after = (probe.choose(probe.logits_everywhere(x, y.clip(0), parts == 0, config.l2, config.standardise), y, parts, 1)
                    for x, y in ((activations, labels), (changed, other)))
     assert (best["kind"], best["layers"]) == ("mlp", [1])
     assert all(after[key] == best[key] for key in ("kind", "layers", "strength"))
@@ -461,7 +461,7 @@ def test_neither_fit_nor_choice_look_at_the_labels_and_activations_of_questions_
 
 def test_the_layer_and_kind_that_know_are_found(planted):
     activations, labels, truth, parts, config = planted
-    found = probe.logits_everywhere(activations, labels.clip(0), parts == 0, config.l2)
+    found = probe.logits_everywhere(activations, labels.clip(0), parts == 0, config.l2, config.standardise)
     best = probe.choose(found, labels, parts, 1)
     assert (best["kind"], best["layers"]) == ("mlp", [1]) and best["logits"].shape == (3, 210)
     assert best["accuracy"] > 0.93 and best["auroc"] > 0.97
@@ -510,7 +510,7 @@ def chosen(planted):
     activations = {**activations, "mlp": activations["mlp"].clone()}
     activations["mlp"][:, 1:, 2] += torch.tensor(truth)[:, None] * 2.0  # three layers that all tell something
     activations["mlp"][:, 2, 5] = 3.0  # a constant feature in one of them
-    found = probe.logits_everywhere(activations, labels.clip(0), parts == 0, config.l2)
+    found = probe.logits_everywhere(activations, labels.clip(0), parts == 0, config.l2, config.standardise)
     best = probe.choose(found, labels, parts, 3)
     return activations, found, best, probe.probe_in_use(best, found, activations, 1.6)
 

@@ -16,7 +16,7 @@ FIGURES = {"kind", "layers", "valid_loss", "accuracy", "accuracy_min", "accuracy
 def study(planted):
     """(activations, found, best, labels, parts, config) of the planted layer's probe."""
     activations, labels, _, parts, config = planted
-    found = probe.logits_everywhere(activations, labels.clip(0), parts == 0, config.l2)
+    found = probe.logits_everywhere(activations, labels.clip(0), parts == 0, config.l2, config.standardise)
     return activations, found, probe.choose(found, labels, parts, config.band), labels, parts, config
 
 
@@ -72,7 +72,7 @@ def test_a_controls_figures_are_those_of_its_own_probe_by_hand(study):
     activations, _, best, labels, parts, config = study
     features = torch.randn(200, 4, generator=torch.Generator().manual_seed(2)) + torch.tensor(labels)[:, None]
     row = probe_study.controls(activations, best, labels, parts, config, 0, {"text": features})[1]
-    weight, bias = probe.fit_logistic(features[None], labels.clip(0), parts == 0, config.l2)
+    weight, bias = probe.fit_logistic(features[None], labels.clip(0), parts == 0, config.l2, config.standardise)
     logits = torch.einsum("nd,rd->rn", features, weight[0, :, row["strength"]]) + bias[0, :, row["strength"]][:, None]
     right = [((z > 0).numpy() == (labels == 1))[part == 2].mean() for z, part in zip(logits, parts)]
     areas = [auroc_by_pairs(z[torch.tensor(part == 2)].tolist(), labels[part == 2] == 1) for z, part in zip(logits, parts)]
@@ -96,7 +96,7 @@ def ablated(study, planted):
     return rows, refits, ticks, hits, everyone
 
 
-REFITTED = ["soft targets", "soft targets, also of questions left out", "not standardised",
+REFITTED = ["soft targets", "soft targets, also of questions left out", "standardised",
             "12.5% of the training questions", "25.0% of the training questions", "50.0% of the training questions"]
 
 
@@ -139,7 +139,7 @@ def test_refitted_variants_learn_from_what_their_names_say(study, ablated):
     for name, (states, targets, train, l2, standardise) in given.items():
         assert all(torch.equal(states[kind], activations[kind][:200]) for kind in KINDS) and l2 == config.l2
         assert np.array_equal(targets, hits if name.startswith("soft") else labels.clip(0)), name
-        assert standardise == (name != "not standardised")
+        assert standardise == (name == "standardised")
         if name == "soft targets, also of questions left out":
             assert np.array_equal(train, everyone == 0) and train[0, 180:].all()
         elif "%" in name:

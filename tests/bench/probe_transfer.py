@@ -50,7 +50,7 @@ def scores(name, home, away, config, seed):
         stacked = {"text": counts[:, None]}
     else:
         stacked = {kind: torch.cat([run["features"][name][kind] for run in runs]) for kind in home["features"][name]}
-    found = probe.logits_everywhere(stacked, home["labels"], parts == 0, config.l2)
+    found = probe.logits_everywhere(stacked, home["labels"], parts == 0, config.l2, config.standardise)
     best = probe.choose(found, home["labels"], parts, BAND[name] or config.band)
     logits, n = best["logits"].numpy(), len(home["labels"])
     tested = parts == 2
