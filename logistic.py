@@ -13,7 +13,7 @@ import torch
 
 RANK = 64                 # eigenvalues in the second-order model
 SKETCH_ROWS = 384         # questions that it is read from
-CACHE_BYTES = 10_000_000  # features worked on at a time: about what a processor's cache holds
+CACHE_BYTES = 5_000_000   # features worked on at a time: about what a processor's cache holds
 TOLERANCE = 1e-4          # converged: norm of the gradient, relative to its first
 MOST_STEPS = 1000
 MOST_HALVINGS = 12
