@@ -26,6 +26,7 @@ import probe
 from dreamcatcher import AnnotateConfig, agreement, factuality, histogram, label, score_generations
 from files import UserError, append_jsonl, count_lines, each_question, read_lines, whole
 from runs import bar, say
+from settings import check_device
 
 READINGS = ("right", "hedged", "refusal", "wrong")
 AT_ONCE = 128  # questions between two writes
@@ -115,9 +116,10 @@ def label_file(command, part, out):
         return lines + ["no answers are given: s_o2a and s_s2a are left out, and right and wrong are told by the scores alone"]
     langs = np.array(columns["lang"])
     for lang in sorted(set(langs)):
-        found = agreement(correct[langs == lang], hits[langs == lang])
-        lines.append(f"agreement with the given answers, {lang}: " + ", ".join(f"{name} {value:.3f}" for name, value in found.items())
-                     + f"; AUROC of the factuality {metrics.auroc(total[langs == lang].ravel(), hits[langs == lang].ravel()):.3f}")
+        lines.append(f"AUROC of the factuality for right answers, {lang}: {metrics.auroc(total[langs == lang].ravel(), hits[langs == lang].ravel()):.3f}")
+        if command.rule != "gold":
+            found = agreement(correct[langs == lang], hits[langs == lang])
+            lines.append(f"agreement with the given answers, {lang}: " + ", ".join(f"{name} {value:.3f}" for name, value in found.items()))
     return lines
 
 
@@ -166,6 +168,7 @@ def main(argv):
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
+        check_device(command.device)
         if bool(command.model) == bool(command.generations):
             raise UserError("give either --model, which answers, or --generations")
         if command.probes and not command.model:

@@ -48,7 +48,8 @@ def test_generations_made_elsewhere_are_read_by_id_and_labelled(made, capsys):
     assert [r["correct"] for r in records] == [[True, True, False], [False, True, False], [False] * 3]
     assert [r["state"] for r in records] == ["known", "mixed", "unknown"]
     shown = capsys.readouterr().out
-    assert "1 known, 1 unknown, 1 mixed" in shown and "2 right, 1 hedged, 1 refusal, 5 wrong" in shown and "kappa 1.000" in shown
+    assert "1 known, 1 unknown, 1 mixed" in shown and "2 right, 1 hedged, 1 refusal, 5 wrong" in shown and "AUROC of the factuality for right answers, en: " in shown
+    assert labelling.main([*made, "--rule", "median"]) == 0 and "agreement with the given answers, en: accuracy" in capsys.readouterr().out
     assert not os.path.exists(made[-1] + ".work")
 
 
@@ -123,7 +124,7 @@ def test_bad_files_are_refused_in_one_line(made, tmp_path, capsys, change, words
     assert lines[-1].startswith("error: ") and all(word in lines[-1] for word in words)
 
 
-@pytest.mark.parametrize("arguments", [[], ["--model", "m", "--generations", "g"], ["--generations", "g"], ["--model", "m", "--k", "0"]])
+@pytest.mark.parametrize("arguments", [[], ["--model", "m", "--generations", "g"], ["--generations", "g"], ["--model", "m", "--k", "0"], ["--model", "m", "--device", "tpu"]])
 def test_arguments_that_do_not_fit_are_refused(tmp_path, capsys, arguments):
     questions = written(tmp_path / "q.jsonl", QUESTIONS)
     assert labelling.main(["--questions", questions, "--out", str(tmp_path / "o"), *arguments]) == 2

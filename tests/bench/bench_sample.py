@@ -74,18 +74,16 @@ def largest_difference(lm, prompts, temperature):
         responses = language_model.generate(lm, prompts, sampling, SAMPLES)
     finally:
         language_model.draw = draw
-    order = [i for i in language_model.batches_by_length([len(p) for p in prompts], len(prompts))[0]]
-    rows = [(prompts[i], r) for i in order for r in responses[i]]
-    worst = 0.0
+    rows = [(prompts[i], r, []) for i in language_model.batches_by_length([len(p) for p in prompts], len(prompts))[0] for r in responses[i]]
     for step, values in enumerate(drawn):
-        alive = [n for n, (_, r) in enumerate(rows) if len(r) > step]
-        for n, value in zip(alive, values):
-            rows[n] = (*rows[n], value) if step == 0 else (*rows[n][:2], *rows[n][2:], value)
-    for prompt, response, *ours_said in rows:
+        for (_, _, said), value in zip([row for row in rows if len(row[1]) > step], values):
+            said.append(value)
+    worst = 0.0
+    for prompt, response, said in rows:
         with torch.no_grad():
             logits = lm.model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1:-1] / temperature
         theirs = logits.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0]
-        worst = max(worst, (theirs - torch.tensor(ours_said)).abs().max().item())
+        worst = max(worst, (theirs - torch.tensor(said)).abs().max().item())
     return worst
 
 
