@@ -37,10 +37,11 @@ class AnnotateConfig:
     unknown_share: float = 0.2    # gold: unknown up to this share; between the two mixed
     upper: float = 70.0           # percentile: a question is right if its best generation lies above (the release: 70)
     lower: float = 30.0           # percentile: a question is wrong if its worst generation lies below (the release: 30)
-    uncertain_k: int = 4          # uncertain generations a question (the release: 5)
+    uncertain_k: int = 4          # uncertain generations a question; 0: only what the model refuses of itself (the release: 5)
     uncertain_temperature: float = 1.0  # their temperature (the release: 0.8)
     borrow: bool = True           # a question without a real refusal of its own takes the data set's most typical one
     normalise: str = "min-max"    # how a score is normalised over the data set: min-max (paper), z-score or rank
+    shuffle_states: bool = False  # control: known and unknown change places between the rankings at random
     scores: tuple = ("s_s2g", "s_p", "s_o2a", "s_s2a")  # those that add up to the factuality (paper: all four)
 
 

@@ -102,6 +102,41 @@ def count_lines(path):
         return sum(line.endswith(b"\n") for line in f)
 
 
+def question_record(record, where, number, first_seen, with_answers=True):
+    """The question in a record, with the fields that it lacks: see `each_question`. `where` begins what UserError says.
+
+    `number` is the line that its id is made of where it has none; `first_seen` {id: number} is added to.
+    """
+    for field in ("question", "answers") if with_answers else ("question",):
+        if field not in record:
+            raise UserError(f'{where}: no field "{field}"')
+    if not isinstance(record["question"], str) or not record["question"].strip():
+        raise UserError(f'{where}: "question" must be a text that is not empty')
+    answers = record.get("answers", [])
+    if not with_answers and answers:
+        raise UserError(f'{where}: has "answers", and the first question has none; give all of them or none')
+    if with_answers and (not isinstance(answers, list) or not answers or not all(isinstance(a, str) and a.strip() for a in answers)):
+        raise UserError(f'{where}: "answers" must be a list of at least one text that is not empty')
+    try:
+        json.dumps(record, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{where}: holds half of a surrogate pair, which is no character") from None
+    for field in ("id", "category", "subject"):
+        if not isinstance(record.get(field, ""), (str, int, type(None))):
+            raise UserError(f'{where}: "{field}" must be a text or a number')
+    identity = str(f"line-{number}" if record.get("id") is None else record["id"])
+    if identity in first_seen:
+        raise UserError(f'{where}: "id" {identity!r} is already that of line {first_seen[identity]}')
+    lang = record.get("lang", "en")
+    if lang not in ("en", "zh"):
+        raise UserError(f'{where}: "lang" must be "en" or "zh", not {str(lang)[:40]!r}')
+    if record.get("true_state") not in (None, "known", "unknown"):
+        raise UserError(f'{where}: "true_state" must be "known" or "unknown", not {str(record["true_state"])[:40]!r}')
+    first_seen[identity] = number
+    return {**record, "id": identity, "answers": answers, "lang": lang, "category": str(record.get("category") or "all"),
+            "subject": str(record.get("subject") or identity)}
+
+
 def read_questions(path):
     """`each_question` of a file, as a list. Raises UserError where there are none."""
     questions = list(each_question(path))
@@ -119,32 +154,4 @@ def each_question(path, with_answers=True):
     """
     first_seen = {}
     for number, record in read_lines(path):
-        where = f"{path}, line {number}"
-        for field in ("question", "answers") if with_answers else ("question",):
-            if field not in record:
-                raise UserError(f'{where}: no field "{field}"')
-        if not isinstance(record["question"], str) or not record["question"].strip():
-            raise UserError(f'{where}: "question" must be a text that is not empty')
-        answers = record.get("answers", [])
-        if not with_answers and answers:
-            raise UserError(f'{where}: has "answers", and the first question has none; give all of them or none')
-        if with_answers and (not isinstance(answers, list) or not answers or not all(isinstance(a, str) and a.strip() for a in answers)):
-            raise UserError(f'{where}: "answers" must be a list of at least one text that is not empty')
-        try:
-            json.dumps(record, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise UserError(f"{where}: holds half of a surrogate pair, which is no character") from None
-        for field in ("id", "category", "subject"):
-            if not isinstance(record.get(field, ""), (str, int, type(None))):
-                raise UserError(f'{where}: "{field}" must be a text or a number')
-        identity = str(f"line-{number}" if record.get("id") is None else record["id"])
-        if identity in first_seen:
-            raise UserError(f'{where}: "id" {identity!r} is already that of line {first_seen[identity]}')
-        first_seen[identity] = number
-        lang = record.get("lang", "en")
-        if lang not in ("en", "zh"):
-            raise UserError(f'{where}: "lang" must be "en" or "zh", not {str(lang)[:40]!r}')
-        if record.get("true_state") not in (None, "known", "unknown"):
-            raise UserError(f'{where}: "true_state" must be "known" or "unknown", not {str(record["true_state"])[:40]!r}')
-        yield {**record, "id": identity, "answers": answers, "lang": lang, "category": str(record.get("category") or "all"),
-               "subject": str(record.get("subject") or identity)}
+        yield question_record(record, f"{path}, line {number}", number, first_seen, with_answers)

@@ -317,6 +317,12 @@ def collate(prompts, responses, device):
     return Batch(torch.cat([ids, response], 1), torch.cat([mask, response_mask], 1), response, response_mask.bool())
 
 
+def response_positions(batch):
+    """Index (rows, columns) into (batch, time): for each response token the position before it, which predicts it."""
+    row, column = batch.response_mask.nonzero(as_tuple=True)
+    return row, batch.input_ids.shape[1] - batch.response.shape[1] - 1 + column
+
+
 def response_logits(lm, batch, temperature=1.0):
     """Logits that predict the response tokens, and the hidden states that they are read from.
 
@@ -324,12 +330,10 @@ def response_logits(lm, batch, temperature=1.0):
     `batch.response_mask`. A hook cuts the input of the language-model head down to those positions, so that no logits
     of the prompt or of padding are ever computed.
     """
-    row, column = batch.response_mask.nonzero(as_tuple=True)
-    before = batch.input_ids.shape[1] - batch.response.shape[1] - 1   # the position before the first response token
-    seen = {}
+    where, seen = response_positions(batch), {}
 
     def keep_response(head, args):
-        seen["hidden"] = args[0][row, before + column]                # (tokens, width)
+        seen["hidden"] = args[0][where]                               # (tokens, width)
         return (seen["hidden"],)
 
     hook = lm.model.get_output_embeddings().register_forward_pre_hook(keep_response)

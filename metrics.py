@@ -2,7 +2,11 @@
 
 Left out: several classes, weights.
 """
+import math
+
 import numpy as np
+
+T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # Student's t at 97.5%, 1 to 9 degrees of freedom
 
 
 def auroc(scores, labels):
@@ -61,3 +65,18 @@ def bootstrap_interval(statistic, n, resamples=1000, seed=0):
     generator = np.random.default_rng(seed)
     values = [statistic(generator.integers(n, size=n)) for _ in range(resamples)]
     return tuple(np.nanpercentile(np.array(values), (2.5, 97.5), axis=0).tolist())
+
+
+def mean_interval(values):
+    """(mean, low, high): the 95% interval of a mean over at most ten seeds, by Student's t; no width for a single one."""
+    n, mean = len(values), float(np.mean(values))
+    half = T_95[n - 2] * float(np.std(values, ddof=1)) / n**0.5 if n > 1 else 0.0
+    return mean, mean - half, mean + half
+
+
+def wilson_interval(right, n, z=1.959964):
+    """95% interval [low, high] of a share of `right` of n (Wilson's score interval: sound for few cases and near 0 and 1)."""
+    share, scale = right / n, 1 + z * z / n
+    centre = (share + z * z / (2 * n)) / scale
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / scale
+    return [max(0.0, centre - half), min(1.0, centre + half)]

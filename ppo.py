@@ -3,8 +3,7 @@
 One step: take prompts; let the policy answer them, some of them *guided*, that is, with the first few tokens of the
 preferred response already written; score prompt + guidance + continuation with the reward model; turn scores and KL
 into token rewards, these into advantages (GAE); improve the policy by the clipped loss, a few passes over the batch.
-The value head reads the policy's own last hidden states. Guidance tokens are context: loss, KL, advantages and whitening
-see the continuation only.
+Values come from critic.py. Guidance tokens are context: loss, KL, advantages and whitening see the continuation only.
 
 Two models are easily confused. The *old policy* is this policy before the step's first update; its log-probabilities are
 recomputed with the training forward, so the first ratio is exactly 1. The *reference* is the policy before PPO; KL to it
@@ -18,6 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 
 import answers
+import critic as critics
 import optim
 from lm import (batches_by_length, collate, decode, entropy, generate, generator_for, has_ended, log_probs,
                 padded, render, response_ids, response_logits)
@@ -28,10 +28,13 @@ class PPOConfig:
     steps: int = 200              # PPO steps (paper: not given)
     batch: int = 64               # prompts a step (paper: 64 for 7B, 32 for 13B and 14B)
     lr: float = 1e-6              # peak learning rate of the policy (paper: 1e-6)
-    value_lr: float = 1e-4        # of the value head, which starts at zero (paper: not given)
+    critic: str = "head"          # head: values are read off the policy's trunk; reward: a model of its own, from the reward model
+    value_lr: float = 1e-4        # peak learning rate of the value head or the separate critic (paper: not given)
     warmup: float = 0.03          # share of the steps that the rates rise, before they fall along a cosine (paper: cosine)
     epochs: int = 2               # passes over a step's batch (paper: not given)
     kl_coef: float = 0.0          # KL to the reference that is subtracted from the reward, a token (paper: 0)
+    kl_target: float = 0.0        # kl_coef is steered towards this KL a response (Ziegler et al.); 0: it stays (paper: 0)
+    stop_kl: float = 0.0          # the passes of a step end once the update's KL a token exceeds this; 0: never (paper: not given)
     gamma: float = 1.0            # discount (paper: not given)
     lam: float = 0.95             # lambda of GAE (paper: not given)
     clip: float = 0.2             # policy ratio is clipped to 1 +- clip (paper: not given)
@@ -40,7 +43,8 @@ class PPOConfig:
     missing_end: float = 1.0      # taken from the score of a response that did not end (paper: not given)
     max_grad_norm: float = 1.0    # gradients are clipped to this norm (paper: not given)
     guidance_share: float = 0.5   # share of guided prompts at the first step (paper: "a portion")
-    guidance_until: float = 0.7   # share of the steps after which no prompt is guided; it falls linearly until then
+    guidance_until: float = 0.7   # share of the steps after which no prompt is guided
+    guidance_anneal: str = "share"  # what falls linearly until then: share, length (guidance_tokens) or both
     guidance_tokens: int = 4      # most tokens of guidance; 1 to this many, drawn a prompt (paper: "the first few")
     micro_rows: int = 32          # sequences a forward pass
     validate_every: int = 10      # steps between looks at the validation questions
@@ -87,9 +91,15 @@ def policy_loss(log_prob, old_log_prob, advantage, mask, clip):
 
 
 def value_loss(value, old_value, returns, mask, clip):
-    """Half the sum over tokens of the larger squared error, of the value or of it kept within `clip` of the old one."""
+    """Half the sum over tokens of the larger squared error, of the value or of it kept within `clip` of the old one; how many were kept."""
     kept = old_value + (value - old_value).clamp(-clip, clip)
-    return 0.5 * (torch.maximum((value - returns) ** 2, (kept - returns) ** 2) * mask).sum()
+    plain, clipped = (value - returns) ** 2, (kept - returns) ** 2
+    return 0.5 * (torch.maximum(plain, clipped) * mask).sum(), ((clipped > plain) * mask).sum()
+
+
+def adapted_kl_coef(kl_coef, kl, target):
+    """The next step's KL penalty, after a step whose responses had `kl` on the mean (Ziegler et al., section 2.2)."""
+    return kl_coef * (1 + 0.1 * min(max(kl / target - 1, -0.2), 0.2))
 
 
 def explained_variance(values, returns, mask):
@@ -102,10 +112,14 @@ def explained_variance(values, returns, mask):
 
 # ---------------------------------------------------------------------------------------------------- the rollout
 
-def guidance_share(step, config):
-    """Share of the prompts of this step that are guided."""
+def guidance_of_step(step, config):
+    """(share of the prompts of this step that are guided, most tokens of guidance)."""
     last = config.guidance_until * config.steps
-    return config.guidance_share * (1 - step / last) if step < last else 0.0
+    if step >= last:
+        return 0.0, 1
+    left = 1 - step / last
+    return (config.guidance_share * (left if config.guidance_anneal in ("share", "both") else 1),
+            max(1, round(config.guidance_tokens * (left if config.guidance_anneal in ("length", "both") else 1))))
 
 
 def guide(preferred, share, most, generator):
@@ -118,10 +132,10 @@ def guide(preferred, share, most, generator):
     return [ids[:max(0, min(int(m), len(ids) - 2))] if g else [] for ids, g, m in zip(preferred, guided, length)]
 
 
-def tokenise(lm, record, question):
-    """What PPO needs of a preference record: {"id", "prompt" ids, "preferred" ids, "state", "answers", "question"}."""
+def tokenise(lm, record, question, p_known):
+    """What PPO needs of a preference record: {"id", "prompt" ids, "preferred" ids, "state", "answers", "question", "p_known"}."""
     return {"id": record["id"], "prompt": render(lm, record["prompt"]), "preferred": response_ids(lm, record["ranking"][0]),
-            "state": record["state"], "answers": question["answers"], "question": question["question"]}
+            "state": record["state"], "answers": question["answers"], "question": question["question"], "p_known": p_known}
 
 
 def tasks_of_step(tasks, size, step, seed):
@@ -142,22 +156,22 @@ class Rollout:
     micro: list           # of dicts: "batch" (lm.Batch), "log_prob", "value", "reference", "mask", "advantage", "returns"
 
 
-def rollout(policy, value_head, score, reference, tasks, share, config, sampling, seed, step):
-    """Let the policy answer `tasks`, a `share` of them guided, and work out the advantages. Returns (Rollout, mean entropy)."""
-    guidance = guide([t["preferred"] for t in tasks], share, config.guidance_tokens, generator_for(seed, f"ppo guidance {step}"))
+def rollout(policy, critic, score, reference, tasks, config, sampling, seed, step, kl_coef):
+    """Let the policy answer `tasks`, some of them guided, and work out the advantages. Returns (Rollout, mean entropy)."""
+    guidance = guide([t["preferred"] for t in tasks], *guidance_of_step(step, config), generator_for(seed, f"ppo guidance {step}"))
     prompts = [t["prompt"] + g for t, g in zip(tasks, guidance)]
     continuation = [r[0] for r in generate(policy, prompts, sampling, keys=[t["id"] for t in tasks], seed=f"{seed} ppo {step}")]
     ended = torch.tensor([has_ended(policy, c) for c in continuation])
-    scores = score([t["prompt"] for t in tasks], [g + c for g, c in zip(guidance, continuation)])
+    scores = score(tasks, [g + c for g, c in zip(guidance, continuation)])
     scores = scores - config.missing_end * ~ended
     micro, entropies = [], 0.0
     with torch.no_grad():
         for index in batches_by_length([len(p) + len(c) for p, c in zip(prompts, continuation)], config.micro_rows):
             batch = collate([prompts[i] for i in index], [continuation[i] for i in index], policy.device)
             mask = batch.response_mask
-            log_prob, value, total_entropy = token_figures(policy, value_head, batch, sampling.temperature, with_entropy=True)
+            log_prob, value, total_entropy = token_figures(policy, critic, batch, sampling.temperature, with_entropy=True)
             ref = token_figures(reference, None, batch, sampling.temperature)[0] if reference is not None else None
-            rewards = token_rewards(scores[index].to(policy.device), log_prob, ref, mask, config.kl_coef)
+            rewards = token_rewards(scores[index].to(policy.device), log_prob, ref, mask, kl_coef)
             advantage = advantages(rewards, value, mask, config.gamma, config.lam)
             micro.append({"batch": batch, "log_prob": log_prob, "value": value, "reference": ref, "mask": mask,
                           "advantage": advantage, "returns": advantage + value})
@@ -169,38 +183,47 @@ def rollout(policy, value_head, score, reference, tasks, share, config, sampling
     return Rollout(tasks, guidance, continuation, scores, micro), entropies / sum(map(len, flat))
 
 
-def token_figures(policy, value_head, batch, temperature, with_entropy=False):
+def token_figures(policy, critic, batch, temperature, with_entropy=False):
     """(log-probabilities (batch, time), values (batch, time) or None, summed entropy or None) of the response tokens."""
     logits, hidden = response_logits(policy, batch, temperature)
     log_prob = padded(log_probs(logits, batch.response[batch.response_mask]), batch.response_mask)
-    value = padded(value_head(hidden)[:, 0], batch.response_mask) if value_head is not None else None
+    value = padded(critics.values(critic, hidden, batch), batch.response_mask) if critic is not None else None
     return log_prob, value, float(entropy(logits).sum()) if with_entropy else None
 
 
 # ---------------------------------------------------------------------------------------------------- the update
 
-def improve(policy, value_head, optimizer, rolled, config, temperature):
-    """The clipped update: `epochs` passes over the rollout, one optimiser step a pass. Returns figures of the passes."""
+def improve(policy, critic, optimizer, rolled, config, temperature):
+    """The clipped update: `epochs` passes over the rollout, one optimiser step a pass. Returns figures, means over passes."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     tokens = sum(int(m["mask"].sum()) for m in rolled.micro)
-    figures = {"policy_loss": 0.0, "value_loss": 0.0, "clip_fraction": 0.0, "approx_kl": 0.0, "grad_norm": 0.0, "skipped": 0}
+    figures = dict.fromkeys(("policy_loss", "value_loss", "clip_fraction", "value_clip_fraction", "approx_kl"), 0.0)
+    figures.update(grad_norm=0.0, ratio_max=0.0, passes=0, skipped=0)
     for epoch in range(config.epochs):
-        first_ratio = 0.0
+        sums, ratio_off = dict.fromkeys(figures, 0.0), 0.0
         for m in rolled.micro:
-            log_prob, value, _ = token_figures(policy, value_head, m["batch"], temperature)
+            log_prob, value, _ = token_figures(policy, critic, m["batch"], temperature)
             loss, clipped = policy_loss(log_prob, m["log_prob"], m["advantage"], m["mask"], config.clip)
-            v_loss = value_loss(value, m["value"], m["returns"], m["mask"], config.value_clip)
+            v_loss, v_clipped = value_loss(value, m["value"], m["returns"], m["mask"], config.value_clip)
             ((loss + config.value_coef * v_loss) / tokens).backward()  # sums over the whole batch's tokens, not means of means
             log_ratio = (log_prob.detach() - m["log_prob"]) * m["mask"]
-            first_ratio = max(first_ratio, float((log_ratio.exp() - 1).abs().max()))
-            for name, value_sum in (("policy_loss", loss), ("value_loss", v_loss), ("clip_fraction", clipped),
+            ratio_off = max(ratio_off, float((log_ratio.exp() - 1).abs().max()))
+            figures["ratio_max"] = max(figures["ratio_max"], float(log_ratio.max().exp()))
+            for name, value_sum in (("policy_loss", loss), ("value_loss", v_loss), ("clip_fraction", clipped), ("value_clip_fraction", v_clipped),
                                     ("approx_kl", (log_ratio.exp() - 1 - log_ratio).sum())):
-                figures[name] += float(value_sum.detach()) / tokens / config.epochs
+                sums[name] += float(value_sum.detach()) / tokens
         if epoch == 0:
-            figures["first_ratio_off"] = first_ratio
+            figures["first_ratio_off"] = ratio_off
+        elif config.stop_kl and sums["approx_kl"] > config.stop_kl:
+            optimizer.zero_grad(set_to_none=True)
+            break
         norm = optim.guarded_step(optimizer, parameters, config.max_grad_norm)
+        sums.update(passes=1, skipped=int(not math.isfinite(norm)))
         figures["grad_norm"] = max(figures["grad_norm"], norm)
-        figures["skipped"] += not math.isfinite(norm)
+        for name in ("policy_loss", "value_loss", "clip_fraction", "value_clip_fraction", "approx_kl", "passes", "skipped"):
+            figures[name] += sums[name]
+    for name in ("policy_loss", "value_loss", "clip_fraction", "value_clip_fraction", "approx_kl"):
+        figures[name] /= figures["passes"]
     return figures
 
 
@@ -219,29 +242,34 @@ def behaviour(policy, rolled):
 
     return {"reward": mean(rolled.score[~guided]), "reward_guided": mean(rolled.score[guided]),
             "reward_deviation": float(rolled.score.std()) if len(rolled.score) > 1 else 0.0,
-            "length": sum(map(len, rolled.continuation)) / len(rolled.continuation),
+            "length": sum(map(len, rolled.continuation)) / len(rolled.continuation), "tokens": sum(map(len, rolled.continuation)),
             "ended": sum(has_ended(policy, c) for c in rolled.continuation) / len(rolled.continuation),
             "refusals_known": share("refusal", "known"), "refusals_unknown": share("refusal", "unknown"),
             "refusals_guided": sum(r == "refusal" for r, g in zip(readings, guided) if g) / max(1, int(guided.sum())),
             "hallucinations": share("wrong")}
 
 
-def optimise(policy, value_head, optimizer, score, reference, tasks, config, sampling, seed, first_step=0):
+def optimise(policy, critic, optimizer, score, reference, tasks, config, sampling, seed, progress):
     """Run PPO; after each step yield its figures, a flat dict of numbers (the README says what they mean).
 
-    `score(prompts, responses)` gives normalised rewards (batch,) on the CPU. `reference` is None where kl_coef is 0.
-    `policy` and `value_head` change in place. Random numbers depend on the seed and the step alone.
+    `score(tasks, responses)` gives normalised rewards (batch,) on the CPU. `reference` is None where kl_coef is 0.
+    `progress` holds "step" (how many are done) and "kl_coef" (for the next one); it, `policy` and `critic` change in
+    place. Random numbers depend on the seed and the step alone.
     """
     sampling = replace(sampling, top_p=1.0, top_k=0)  # what is sampled and what log-probabilities mean must be one distribution
     rates = [config.lr, config.value_lr]
-    for step in range(first_step, config.steps):
+    while progress["step"] < config.steps:
+        step, kl_coef = progress["step"], progress["kl_coef"]
         optim.set_lr(optimizer, rates, optim.cosine_schedule(step, config.steps, config.warmup))
-        share = guidance_share(step, config)
         chosen = tasks_of_step(tasks, config.batch, step, seed)
-        rolled, mean_entropy = rollout(policy, value_head, score, reference, chosen, share, config, sampling, seed, step)
-        figures = {"step": step + 1, "lr": optimizer.param_groups[0]["lr"], "guidance_share": share, "entropy": mean_entropy,
-                   **behaviour(policy, rolled), **kl_figures(rolled),
-                   "explained_variance": explained(rolled), **improve(policy, value_head, optimizer, rolled, config, sampling.temperature)}
+        rolled, mean_entropy = rollout(policy, critic, score, reference, chosen, config, sampling, seed, step, kl_coef)
+        share, most = guidance_of_step(step, config)
+        figures = {"step": step + 1, "lr": optimizer.param_groups[0]["lr"], "guidance_share": share, "guidance_tokens": most,
+                   "entropy": mean_entropy, "kl_coef": kl_coef, **behaviour(policy, rolled), **kl_figures(rolled),
+                   "explained_variance": explained(rolled), **improve(policy, critic, optimizer, rolled, config, sampling.temperature)}
+        if config.kl_target:
+            progress["kl_coef"] = adapted_kl_coef(kl_coef, figures["kl"], config.kl_target)
+        progress["step"] = step + 1
         yield figures
 
 
@@ -262,19 +290,12 @@ def explained(rolled):
     return explained_variance(flat["value"], flat["returns"], torch.ones_like(flat["value"]))
 
 
-def new_value_head(policy):
-    """A linear layer from the policy's last hidden state to one value, zero at the start, in float32."""
-    width = policy.model.get_output_embeddings().weight.shape[1]
-    head = torch.nn.Linear(width, 1).to(policy.device)
-    torch.nn.init.zeros_(head.weight)
-    torch.nn.init.zeros_(head.bias)
-    return head
-
-
-def new_optimizer(policy, value_head, config):
-    """AdamW with one group for the policy and one for the value head."""
-    return optim.adamw([{"params": list(policy.model.parameters()), "lr": config.lr},
-                        {"params": list(value_head.parameters()), "lr": config.value_lr}])
+def abstention(figures):
+    """A sentence on how often the policy abstains before the first update (figures of the first step), and whether that is too rare."""
+    unguided, guided = figures["refusals_unknown"], figures["refusals_guided"]
+    nothing = guided < 0.02 and not unguided >= 0.02
+    return (f"{unguided:.0%} of unguided answers to unknown questions and {guided:.0%} of guided answers refuse"
+            + ("; there is next to nothing to reinforce (a warm-up, --sft.steps, would help)" if nothing else ""))
 
 
 def alarms(figures, start, balanced, balanced_at_start):

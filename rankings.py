@@ -12,7 +12,7 @@ import torch
 
 import answers
 from embed import cosine
-from lm import messages
+from lm import generator_for, messages
 
 RANKING = {"known": ("factual", "uncertain"), "mixed": ("factual", "uncertain", "hallucination"),
            "unknown": ("uncertain", "hallucination")}  # Figure 3, best first
@@ -85,6 +85,17 @@ def preferences(questions, states, normal, factuality, uncertain, uncertain_vect
         else:
             records.append(record)
     return records, dropped
+
+
+def shuffle_states(records, seed):
+    """The control: the states known and unknown are dealt out anew among the rankings of two; one that changes is turned round."""
+    two = [i for i, record in enumerate(records) if len(record["ranking"]) == 2]
+    dealt = [records[two[j]]["state"] for j in torch.randperm(len(two), generator=generator_for(seed, "shuffled states")).tolist()]
+    shuffled = list(records)
+    for i, state in zip(two, dealt):
+        if state != records[i]["state"]:
+            shuffled[i] = {**records[i], "ranking": records[i]["ranking"][::-1], "kinds": list(RANKING[state]), "state": state}
+    return shuffled
 
 
 def pairs(record):

@@ -89,7 +89,7 @@ def build(folder, logged, seconds, samples_shown, say):
         table(["measure", "before [95% interval]", "after [95% interval]", "what it is"],
               [[name, *(share(r.get(key), r["intervals"].get(key)) for r in (before, after)), what]
                for key, (name, what) in MEASURES.items() if key in before]),
-        f"The policy kept is the one after PPO step {chosen['step']}, the best on the validation questions.",
+        f"The policy kept is the one after step {chosen['step']} of {chosen['algorithm'].upper()}, the best on the validation questions.",
         "## Probing (section 3.2)", probe_table(probes),
         "One linear probe; layer, kind and L2 chosen by the log loss on validation subjects, each figure the mean over "
         f"{settings['probe.repeats']} random splits of the subjects. Calibration error (ECE, 10 bins) {number(calibrated, 'ece')} after dividing the "
@@ -104,8 +104,8 @@ def build(folder, logged, seconds, samples_shown, say):
         + f". Factuality tells right from wrong generations at AUROC {summary['score AUROC']:.3f}."
         + (f" States agree with the true ones on {summary['agreement with the true states']:.1%}." if "agreement with the true states" in summary else ""),
         "## Reward model (Table 2), held-out subjects",
-        table(["state", "pair", "n", "accuracy", "always answer", "longer", "paper"],
-              [[r["state"], r["pair"], r["n"], share(r["accuracy"]), share(r["always_answer"]), share(r["longer"]), PAPER_TABLE_2.get(r["state"], "-")]
+        table(["state", "pair", "n", "accuracy [95% interval]", "always answer", "longer", "paper"],
+              [[r["state"], r["pair"], r["n"], share(r["accuracy"], r["interval"]), share(r["always_answer"]), share(r["longer"]), PAPER_TABLE_2.get(r["state"], "-")]
                for r in reward_table]),
         "## Answers before and after",
         table(["state", "question", "answer", "before", "after"],
@@ -163,24 +163,35 @@ def ablation_table(rows):
 
 def draw(folder, probes, logged, before, after, say):
     """Write the figures; returns their file names, none where matplotlib is missing."""
-    try:
-        import matplotlib
-    except ImportError:
+    pyplot = drawing()
+    if pyplot is None:
         say("  matplotlib is not installed: no figures")
         return []
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
     os.makedirs(folder, exist_ok=True)
     steps = [line for line in logged["ppo"] if line.get("event") == "step"]
     looks = [line for line in logged["ppo"] if line.get("event") == "validation"]
     figures = {"probe_accuracy.png": lambda: draw_probes(pyplot, probes), "four_states.png": lambda: draw_states(pyplot, before, after),
                "ppo.png": lambda: draw_ppo(pyplot, steps, looks)}
     for name, make in figures.items():
-        figure = make()
-        figure.tight_layout()
-        figure.savefig(os.path.join(folder, name), dpi=110)
-        pyplot.close(figure)
+        save_figure(pyplot, make(), os.path.join(folder, name))
     return list(figures)
+
+
+def drawing():
+    """matplotlib.pyplot for files, or None where it is not installed."""
+    try:
+        import matplotlib
+    except ImportError:
+        return None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    return pyplot
+
+
+def save_figure(pyplot, figure, path):
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
 
 
 def draw_probes(pyplot, rows):
@@ -233,3 +244,30 @@ def draw_ppo(pyplot, steps, looks):
     for axis in axes:
         axis.legend(fontsize=7)
     return figure
+
+
+def draw_ablation(path, rows, curves):
+    """Refusals on unknown against over-refusal, a point with its interval a variant; validation against generated tokens.
+
+    rows: ablate.summary's; curves: {variant: [[[tokens, balanced], ...] a seed]}. Nothing where matplotlib is missing.
+    """
+    pyplot = drawing()
+    if pyplot is None:
+        return
+    figure, (points, lines) = pyplot.subplots(1, 2, figsize=(13, 5))
+    for n, row in enumerate(row for row in rows if "truthful" in row):
+        reach = lambda key: [[row[key] - row[f"{key} low"]], [row[f"{key} high"] - row[key]]]
+        points.errorbar(row["over_refusal"], row["refusal_recall"], reach("refusal_recall"), reach("over_refusal"), marker="os^Dv<>pP*hX"[n // 10],
+                        color=f"C{n % 10}", capsize=2, elinewidth=0.6, label=row["variant"])
+    points.set(xlabel="over-refusal: refusals on known", ylabel="refusals on unknown", xlim=(-0.05, 1.05), ylim=(-0.05, 1.05))
+    for n, (name, seeds) in enumerate(curves.items()):
+        for i, curve in enumerate(seeds):
+            label = name if i == 0 else None
+            if curve[-1][0]:
+                lines.plot(*zip(*curve), marker=".", color=f"C{n % 10}", linestyle="-" if n < 10 else "--", linewidth=0.9, label=label)
+            else:  # nothing generated: its best look, as a level
+                lines.axhline(max(y for _, y in curve), color=f"C{n % 10}", linestyle=":", label=label)
+    lines.set(xlabel="tokens generated in training", ylabel="validation: (accuracy on known + refusals on unknown) / 2", ylim=(0.4, 1.02))
+    for axis in (points, lines):
+        axis.legend(fontsize=6)
+    save_figure(pyplot, figure, path)

@@ -3,9 +3,13 @@
 The initial language model with its head replaced by a linear layer to one scalar, read at the last token of prompt and
 response. It learns the rankings of DreamCatcher by the K-wise loss of Ouyang et al. (all pairs of one prompt in one
 batch element), with the regulariser of Köpf et al. On disk it is an ordinary Hugging Face folder, for
-AutoModelForSequenceClassification. Left out: margins between ranks, several epochs' early stopping.
+AutoModelForSequenceClassification. With `p_known` (not in the paper) the layer has two outputs a and b, and the score is
+a + (2 P(known) - 1) b: what the probe says of the question decides which way a response counts. Added to the score, it
+would move all responses to a question alike and rank none of them. P(known) is of the model before RLKF and of the
+question alone, so the policy cannot change it. Left out: margins between ranks, several epochs' early stopping.
 """
 import copy
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +19,7 @@ from transformers import AutoModelForSequenceClassification
 import optim
 from folders import from_folder
 from lm import LM, batches_by_length, generator_for, positions, render, response_ids
+from metrics import wilson_interval
 
 
 @dataclass
@@ -25,6 +30,8 @@ class RewardConfig:
     batch: int = 64               # rankings a step (paper: 64 for 7B, 16 for 13B and 14B)
     beta: float = 1e-3            # regulariser, beta / 2 (r_i^2 + r_j^2) a pair (paper: not given; Open-Assistant: 1e-3)
     general: float = 1.0          # general preference pairs for each factual ranking, where there are any (paper: 1)
+    max_tokens: int = 512         # general pairs of more tokens, prompt and response together, are left out
+    p_known: bool = False         # the head reads the probe's P(known) of the question as well (paper: no)
     max_grad_norm: float = 1.0    # gradients are clipped to this norm (paper: not given)
     held_out: float = 0.1         # share of the subjects whose rankings only measure (Table 2)
     micro_rows: int = 32          # sequences a forward pass
@@ -39,13 +46,15 @@ class RewardModel:
     std: float = 1.0
 
 
-def load(path, tokenizer, dtype, device="cpu", seed=None):
-    """RewardModel of a folder. With a seed: a language model whose head becomes a fresh linear layer, N(0, 1 / (width + 1)).
+def load(path, tokenizer, dtype, device="cpu", seed=None, p_known=False):
+    """RewardModel of a folder. With a seed: a language model whose head becomes a fresh linear layer, N(0, 1 / (width + 1)),
+    of two outputs where it is to read `p_known`.
 
     The classifier's pad token is made another than the end token, which Hugging Face would take for padding and read the
     score before it.
     """
-    model = from_folder(AutoModelForSequenceClassification, path, num_labels=1).to(device).eval()
+    kept = {} if seed is None else {"num_labels": 1 + p_known}
+    model = from_folder(AutoModelForSequenceClassification, path, **kept).to(device).eval()
     if seed is not None:
         weight = model.score.weight
         fresh = torch.randn(weight.shape, generator=generator_for(seed, "reward head")) / (weight.shape[1] + 1) ** 0.5
@@ -71,8 +80,11 @@ def save(model, folder):
     tokenizer.save_pretrained(folder)
 
 
-def scores(model, prompts, responses):
-    """Raw scores (batch,) float32 of prompts with responses (lists of token ids), read at each last token."""
+def scores(model, prompts, responses, p_known):
+    """Raw scores (batch,) float32 of prompts with responses (lists of token ids), read at each last token.
+
+    p_known: a number a prompt, None for a head that does not read it.
+    """
     rows = [p + r for p, r in zip(prompts, responses)]
     device, width = model.lm.device, max(map(len, rows))
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)      # (batch, time)
@@ -81,27 +93,30 @@ def scores(model, prompts, responses):
         states = model.lm.model.base_model(input_ids=ids, attention_mask=mask, position_ids=positions(mask),
                                            use_cache=False).last_hidden_state                            # (batch, time, width)
     last = states[torch.arange(len(rows), device=device), mask.sum(1) - 1]                               # (batch, width)
-    return F.linear(last.float(), model.lm.model.score.weight)[:, 0]
+    outputs = F.linear(last.float(), model.lm.model.score.weight)                                        # (batch, 1 or 2)
+    if outputs.shape[1] == 1:
+        return outputs[:, 0]
+    return outputs[:, 0] + (2 * torch.tensor(p_known, device=device) - 1) * outputs[:, 1]
 
 
 @torch.no_grad()
-def score_all(model, prompts, responses, rows=64, progress=lambda n: None):
+def score_all(model, prompts, responses, p_known, rows=64, progress=lambda n: None):
     """Raw scores (n,) on the CPU of any number of pairs, batched by length."""
     result = torch.zeros(len(prompts))
     for index in batches_by_length([len(p) + len(r) for p, r in zip(prompts, responses)], rows):
-        result[index] = scores(model, [prompts[i] for i in index], [responses[i] for i in index]).cpu()
+        result[index] = scores(model, *([column[i] for i in index] for column in (prompts, responses, p_known))).cpu()
         progress(len(index))
     return result
 
 
-def normalised(model, prompts, responses, rows=64):
+def normalised(model, prompts, responses, p_known, rows=64):
     """Scores (n,) shifted and scaled by what `set_normalisation` found."""
-    return (score_all(model, prompts, responses, rows) - model.mean) / model.std
+    return (score_all(model, prompts, responses, p_known, rows) - model.mean) / model.std
 
 
-def set_normalisation(model, prompts, responses):
+def set_normalisation(model, prompts, responses, p_known):
     """Make scores have mean 0 and deviation 1 on these samples of the initial policy."""
-    raw = score_all(model, prompts, responses)
+    raw = score_all(model, prompts, responses, p_known)
     model.mean, model.std = float(raw.mean()), max(float(raw.std()), 1e-6)
 
 
@@ -120,9 +135,22 @@ def ranking_loss(scores, sizes, beta):
     return total / len(sizes)
 
 
-def tokenise(lm, record):
-    """(prompt ids, [response ids, best first]) of a preference record."""
-    return render(lm, record["prompt"]), [response_ids(lm, text) for text in record["ranking"]]
+def pairs_in_order(scores, sizes):
+    """(pairs whose better response scores higher, pairs) of rankings laid end to end."""
+    gaps = [r[:, None] - r[None] for r in scores.split(list(sizes))]                                     # (K, K) each
+    upper = torch.cat([gap[torch.triu(torch.ones_like(gap), 1).bool()] for gap in gaps])                 # (pairs,)
+    return int((upper > 0).sum()), len(upper)
+
+
+def tokenise(lm, record, p_known):
+    """(prompt ids, [response ids, best first], P(known) of the question) of a preference record."""
+    return render(lm, record["prompt"]), [response_ids(lm, text) for text in record["ranking"]], p_known
+
+
+def laid_out(examples):
+    """(prompts, responses, p_known), one a response, of (prompt, responses, p_known) examples end to end."""
+    flat = [(prompt, response, known) for prompt, responses, known in examples for response in responses]
+    return [list(column) for column in zip(*flat)]
 
 
 def pack(examples, rows):
@@ -138,35 +166,35 @@ def pack(examples, rows):
     return groups
 
 
+def steps_of(examples, config):
+    """How many steps `learn` takes."""
+    return -(-len(examples) // config.batch) * config.epochs
+
+
 def learn(model, examples, config, seed, optimizer, first_step=0):
-    """Train on (prompt, responses) examples; yield {"step", "loss", "accuracy", "lr", "grad_norm"} after each step.
+    """Train on (prompt, responses, p_known) examples; yield {"step", "loss", "accuracy", "lr", "grad_norm", "skipped"} a step.
 
     A step's rankings are split into forward passes of `micro_rows` sequences whose gradients add up to those of the whole
     batch. The order of the examples depends on the seed and the epoch alone, so a run can go on at `first_step`.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    a_pass = -(-len(examples) // config.batch)
-    steps = a_pass * config.epochs
+    a_pass, steps = -(-len(examples) // config.batch), steps_of(examples, config)
     for step in range(first_step, steps):
         order = torch.randperm(len(examples), generator=generator_for(seed, f"reward epoch {step // a_pass}")).tolist()
         batch = [examples[i] for i in order[step % a_pass * config.batch:][:config.batch]]
         optim.set_lr(optimizer, [config.lr], optim.linear_schedule(step, steps, config.warmup))
         loss_sum = right = pairs = 0.0
         for group in pack(batch, config.micro_rows):
-            prompts = [batch[i][0] for i in group for _ in batch[i][1]]
-            responses = [r for i in group for r in batch[i][1]]
             sizes = [len(batch[i][1]) for i in group]
-            r = scores(model, prompts, responses)
+            r = scores(model, *laid_out([batch[i] for i in group]))
             loss = ranking_loss(r, sizes, config.beta) * len(group) / len(batch)
             loss.backward()
             loss_sum += float(loss.detach())
-            for ranked in r.detach().split(sizes):
-                better, worse = torch.triu_indices(len(ranked), len(ranked), offset=1)
-                right += float((ranked[better] > ranked[worse]).sum())
-                pairs += len(better)
+            ordered, of = pairs_in_order(r.detach(), sizes)
+            right, pairs = right + ordered, pairs + of
         lr = optimizer.param_groups[0]["lr"]
         norm = optim.guarded_step(optimizer, parameters, config.max_grad_norm)
-        yield {"step": step + 1, "steps": steps, "loss": loss_sum, "accuracy": right / pairs, "lr": lr, "grad_norm": norm}
+        yield {"step": step + 1, "loss": loss_sum, "accuracy": right / pairs, "lr": lr, "grad_norm": norm, "skipped": int(not math.isfinite(norm))}
 
 
 # ---------------------------------------------------------------------------------------------------- Table 2
@@ -174,12 +202,13 @@ def learn(model, examples, config, seed, optimizer, first_step=0):
 def accuracy_by_state(model, records, examples):
     """Table 2: for each state, and each pair of kinds in it, how often the better response scores higher.
 
-    Returns rows {"state", "pair", "n", "accuracy", "always_answer", "longer"}; the last two are baselines: always prefer
-    the answer to the refusal (a coin's 0.5 between two answers), prefer the longer text.
+    Returns rows {"state", "pair", "n", "accuracy", "interval", "always_answer", "longer"}; the interval is binomial
+    (Wilson, 95%), the last two are baselines: always prefer the answer to the refusal (a coin's 0.5 between two answers),
+    prefer the longer text.
     """
     counts = {}
-    flat = score_all(model, [p for p, rs in examples for _ in rs], [r for _, rs in examples for r in rs])
-    for record, (_, responses), r in zip(records, examples, flat.split([len(rs) for _, rs in examples])):
+    flat = score_all(model, *laid_out(examples))
+    for record, (_, responses, _), r in zip(records, examples, flat.split([len(rs) for _, rs, _ in examples])):
         kinds = record["kinds"]
         for i in range(len(kinds)):
             for j in range(i + 1, len(kinds)):
@@ -188,5 +217,6 @@ def accuracy_by_state(model, records, examples):
                 cell[1] += float(r[i] > r[j])
                 cell[2] += 1.0 if kinds[j] == "uncertain" else 0.0 if kinds[i] == "uncertain" else 0.5
                 cell[3] += 1.0 if len(responses[i]) > len(responses[j]) else 0.5 if len(responses[i]) == len(responses[j]) else 0.0
-    return [{"state": state, "pair": pair, "n": n, "accuracy": right / n, "always_answer": answer / n, "longer": longer / n}
+    return [{"state": state, "pair": pair, "n": n, "accuracy": right / n, "interval": wilson_interval(right, n),
+             "always_answer": answer / n, "longer": longer / n}
             for (state, pair), (n, right, answer, longer) in sorted(counts.items())]

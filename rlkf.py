@@ -2,13 +2,13 @@
 
     python rlkf.py --stage all                      the built-in lab, minutes on a laptop
     python rlkf.py --stage all --preset smollm2     a real model
+    python rlkf.py --stage ablate                   one thing left out or changed at a time, over several seeds
     python rlkf.py --list                           the stages: what is done, what would run
 
 Each stage below reads what earlier stages left in runs/NAME, calls a module, and writes its own. The algorithms are in
 the modules; files and the command line are here. Read in the order of the stages.
 """
 import os
-import shutil
 import sys
 from dataclasses import replace
 
@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
+import ablate
 import answers
 import dreamcatcher
 import embed
@@ -24,7 +25,7 @@ import evaluate
 import lm as language_model
 import metrics
 import optim
-import ppo
+import policy
 import probe
 import probe_study
 import report
@@ -32,42 +33,15 @@ import rankings
 import reward
 import runs
 import settings as all_settings
-import sft
-from data import facts, world
-from files import UserError, read_jsonl, read_questions, whole, write_json, write_jsonl
-from lm import chat_prompt, decode, generate, has_ended
-from runs import bar, say
-
-SPLITS = ("train", "valid", "test")
-
-
-def load_model(run, folder=None):
-    """The language model that the run starts from (or that lies in `folder`), as lm.LM."""
-    s = run.settings
-    return language_model.load(folder or run.base_model, s.device, getattr(torch, s.dtype), say)
-
-
-def load_embedder(run):
-    """The sentence embedder: a folder or hub name, or the base model's own states."""
-    s = run.settings
-    return embed.load(run.base_model if s.embedder == "base" else s.embedder, s.device)
-
-
-def load_questions(run):
-    """{"train": records, "valid": ..., "test": ...}."""
-    return {split: read_jsonl(run.path("data", f"{split}.jsonl")) for split in SPLITS}
-
+from data import endpoint, facts, general, passages, sources, text, wiki_qa, world
+from files import UserError, read_jsonl, write_json, write_jsonl
+from inputs import SPLITS, load_embedder, load_known, load_model, load_questions, states_of
+from lm import Sampling, chat_prompt, decode, generate, has_ended
+from runs import bar, followed, say
 
 def hits_of(questions, generations):
     """(questions, k) bool: which of the normal answers are right by alias match."""
     return np.array([[answers.is_correct(answers.read(text, q["answers"], q["question"])) for text in g["normal"]] for q, g in zip(questions, generations)])
-
-
-def states_of(run, questions):
-    """Known, unknown or mixed: what the model before RLKF knows of validation and test questions (evaluate.state_of)."""
-    known = {k["id"]: k for k in read_jsonl(run.path("probe", "known.jsonl"))}
-    k = run.settings.probe.k
-    return [evaluate.state_of(q, known[q["id"]]["hits"] / k, known[q["id"]]["greedy_right"], run.settings.evaluate) for q in questions]
 
 
 # ---------------------------------------------------------------------------------------------------- the stages
@@ -88,6 +62,43 @@ def stage_base(run):
         language_model.save(language_model.wrap(model, tokenizer), folder)
 
 
+def asker(run):
+    """Who asks about passages (A.1): (a function of a block of wiki_qa's tasks to {"id", "reply"} records, size of a block, counter of tokens)."""
+    s, config = run.settings, run.settings.qa
+    if config.endpoint:
+        remote = endpoint.Endpoint(config.endpoint, config.model, s.endpoint, os.environ.get(endpoint.KEY_VARIABLE, ""))
+        return lambda block: [{"id": t["id"], **remote.ask(t["messages"], config.temperature, config.max_new_tokens)} for t in block], 1, text.estimate_tokens
+    lm = load_model(run, config.model or None)
+    sampling = Sampling(config.max_new_tokens, config.temperature, rows=config.rows)
+
+    def ask(block):
+        prompts = [language_model.render(lm, t["messages"]) for t in block]
+        replies = generate(lm, prompts, sampling, 1, [t["id"] for t in block], s.seed)
+        return [{"id": t["id"], "reply": decode(lm, r[0])} for t, r in zip(block, replies)]
+
+    return ask, 2 * config.rows, lambda words: len(lm.tokenizer(words, add_special_tokens=False).input_ids)
+
+
+def make_wiki_qa(run, extra):
+    """Questions that a model asks about passages (A.1), those that pass the checks; every reply and its verdict go into `extra`."""
+    s = run.settings
+    for source in s.qa.passages:
+        passages.check_source(source)
+    ask, size, count_tokens = asker(run)
+    chosen = run.work("data", "passages.jsonl")
+    if not os.path.exists(chosen):
+        with bar(None, "passages", "reading passages") as tick:
+            found, counts = passages.select(s.qa.passages, s.qa, s.seed, count_tokens, tick)
+        say(f"  {len(found)} passages; " + ", ".join(f"{n} {why}" for why, n in counts.items()))
+        write_jsonl(chosen, found)
+    drawn = read_jsonl(chosen)
+    tasks = [wiki_qa.task(passage, s.qa, s.seed) for passage in drawn]
+    replies = runs.in_blocks(run, "data", tasks, size, "asking about passages", ask)
+    records, extra["wiki_qa"], counts = wiki_qa.keep(drawn, tasks, replies, s.seed)
+    say(f"  {len(records)} questions kept of {len(tasks)} passages; dropped: " + ", ".join(f"{n} {why}" for why, n in counts.most_common() if why != "kept"))
+    return records
+
+
 def stage_data(run):
     """Questions, split so that all about one subject lie in one part; the lab adds its second skill."""
     s = run.settings
@@ -97,12 +108,17 @@ def stage_data(run):
         split = world.questions(the_world)
         extra = {"general": world.general_preferences(len(split["train"]), s.seed, the_world),
                  "skill": world.skill_questions(200, s.seed + 1, the_world)}
-    elif s.questions in ("facts-en", "facts-zh"):
-        split = facts.split_by_subject(facts.questions(s.questions[-2:], s.seed), s.seed)
     else:
-        if not os.path.exists(s.questions):
-            raise UserError(f"{s.questions}: No such file{all_settings.nearest(s.questions, ('facts-en', 'facts-zh', 'lab'))}")
-        split = facts.split_by_subject(read_questions(s.questions), s.seed)
+        wanted = sources.parse_mix(s.questions)
+        for name, _ in wanted:
+            if name not in sources.NAMED and not name.startswith("hf:") and not os.path.exists(name):
+                raise UserError(f"{name}: No such file{all_settings.nearest(name, (*sources.NAMED, all_settings.LAB))}")
+        parts = [(sources.read_source(name, s.qa, s.seed, lambda: make_wiki_qa(run, extra), bar, say), weight) for name, weight in wanted]
+        split = facts.split_by_subject(sources.mix(parts, s.seed), s.seed)
+    if s.general:
+        pairs = general.read(s.general)
+        order = torch.randperm(len(pairs), generator=language_model.generator_for(s.seed, "general")).tolist()
+        extra["general"] = [pairs[i] for i in order]
     for name in SPLITS:
         if len(split[name]) < 5:
             raise UserError(f"{s.questions}: {sum(map(len, split.values()))} questions on {len({q['subject'] for r in split.values() for q in r})} "
@@ -110,6 +126,9 @@ def stage_data(run):
     with run.output("data") as folder:
         for name, records in {**split, **extra}.items():
             write_jsonl(os.path.join(folder, f"{name}.jsonl"), records)
+        write_json(os.path.join(folder, "summary.json"), sources.summary(split))
+    for line in sources.summary_lines(sources.summary(split)):
+        say(line)
     say("  " + ", ".join(f"{len(split[name])} {name}" for name in SPLITS) + " questions")
 
 
@@ -188,7 +207,7 @@ def stage_annotate(run):
     s, config = run.settings, run.settings.annotate
     questions = read_jsonl(run.path("data", "train.jsonl"))
     normal = {g["id"]: g for g in read_jsonl(run.path("probe", "generations.jsonl"))}
-    p_known = {k["id"]: k["p_known"] for k in read_jsonl(run.path("probe", "known.jsonl"))}
+    known = load_known(run)
     lm, embedder = load_model(run), load_embedder(run)
     sampling = replace(s.sampling, temperature=config.uncertain_temperature)
 
@@ -198,16 +217,21 @@ def stage_annotate(run):
         return [{"id": q["id"], "uncertain": [rankings.finish(decode(lm, r), has_ended(lm, r)) for r in rs]}
                 for q, rs in zip(block, sampled)]
 
-    uncertain = [u["uncertain"] for u in runs.in_blocks(run, "annotate", questions, max(1, s.sampling.rows // config.uncertain_k),
-                                                   "uncertain answers", answer)]
     generations = [normal[q["id"]] for q in questions]
-    scores = dreamcatcher.score_generations(embedder, questions, generations, np.array([p_known[q["id"]] for q in questions]))
+    texts = [[rankings.finish(t, e) for t, e in zip(g["normal"], g["normal_ended"])] for g in generations]
+    if config.uncertain_k:
+        made = runs.in_blocks(run, "annotate", questions, max(1, s.sampling.rows // config.uncertain_k), "uncertain answers", answer)
+        uncertain = [record["uncertain"] for record in made]
+    else:
+        uncertain = [[t for t in own if answers.read(t, q["answers"], q["question"]) == "refusal"] for q, own in zip(questions, texts)]
+    scores = dreamcatcher.score_generations(embedder, questions, generations, np.array([known[q["id"]]["p_known"] for q in questions]))
     factuality = dreamcatcher.factuality(scores, config.scores, config.normalise).numpy()
     hits = hits_of(questions, generations)
     correct, states = dreamcatcher.label(factuality, hits, config)
-    texts = [[rankings.finish(t, e) for t, e in zip(g["normal"], g["normal_ended"])] for g in generations]
     vectors = embed.embed(embedder, [t for u in uncertain for t in u])
     records, dropped = rankings.preferences(questions, states, texts, factuality, uncertain, vectors, config)
+    if config.shuffle_states:
+        records = rankings.shuffle_states(records, s.seed)
     counts, warnings = dreamcatcher.histogram(states)
     table = {"rule": config.rule, "questions": len(questions), "states": counts, "rankings": len(records), "dropped": dict(dropped),
              "score AUROC": metrics.auroc(factuality, hits)}
@@ -229,6 +253,17 @@ def stage_annotate(run):
         say(f"  warning: {warning}")
 
 
+def general_records(run, lm):
+    """The general preference pairs as records of a ranking, without those that are too long."""
+    limit, pairs = run.settings.reward.max_tokens, read_jsonl(run.path("data", "general.jsonl"))
+    records = [{"prompt": g["prompt"], "ranking": [g["chosen"], g["rejected"]], "kinds": ["chosen", "rejected"], "state": "general"} for g in pairs]
+    longest = [len(prompt) + max(map(len, responses)) for prompt, responses, _ in (reward.tokenise(lm, r, 0.5) for r in records)]
+    kept = [r for r, length in zip(records, longest) if length <= limit]
+    if len(kept) < len(records):
+        say(f"  {len(records) - len(kept)} of {len(records)} general pairs have more than {limit} tokens and are left out")
+    return kept
+
+
 def stage_reward(run):
     """Section 4: a reward model of the same language model learns the rankings."""
     s, config = run.settings, run.settings.reward
@@ -240,116 +275,49 @@ def stage_reward(run):
     parts = {"train": [r for r in records if subject[r["id"]] not in held], "test": [r for r in records if subject[r["id"]] in held]}
     if not parts["train"]:
         raise UserError(f"{run.path('annotate', 'preferences.jsonl')}: holds no rankings to learn from (see the annotate stage's counts)")
-    if os.path.exists(run.path("data", "general.jsonl")):
-        general = [{"prompt": g["prompt"], "ranking": [g["chosen"], g["rejected"]], "kinds": ["chosen", "rejected"], "state": "general"}
-                   for g in read_jsonl(run.path("data", "general.jsonl"))]
-        n_test = len(parts["test"])
-        parts["test"] += general[:n_test]
-        parts["train"] += general[n_test:n_test + round(config.general * len(parts["train"]))]
-    lm = load_model(run)
-    model = reward.load(run.base_model, lm.tokenizer, lm.dtype, s.device, s.seed)
+    known, lm = load_known(run), load_model(run)
+    model = reward.load(run.base_model, lm.tokenizer, lm.dtype, s.device, s.seed, config.p_known)
     lm = model.lm  # the same tokenizer; the language model itself leaves the memory
-    examples = {name: [reward.tokenise(lm, r) for r in part] for name, part in parts.items()}
+    if os.path.exists(run.path("data", "general.jsonl")):
+        pairs, n_test = general_records(run, lm), len(parts["test"])
+        parts["test"] += pairs[:n_test]
+        parts["train"] += pairs[n_test:n_test + round(config.general * len(parts["train"]))]
+    examples = {name: [reward.tokenise(lm, r, known[r["id"]]["p_known"] if "id" in r else 0.5) for r in part] for name, part in parts.items()}
     optimizer = optim.adamw([{"params": list(model.lm.model.parameters()), "lr": config.lr}])
     modules, checkpoint = {"reward": model.lm.model}, run.work("reward", "checkpoint")
-    first = (optim.load_checkpoint(checkpoint, modules, optimizer) or {"step": 0})["step"]
-    with bar(-(-len(examples["train"]) // config.batch) * config.epochs, "steps", "reward model", first) as tick:
-        for figures in reward.learn(model, examples["train"], config, s.seed, optimizer, first):
-            run.log("reward", **figures)
-            tick(1)
-            if figures["step"] % config.save_every == 0 and figures["step"] < figures["steps"]:
-                optim.save_checkpoint(checkpoint, modules, optimizer, {"step": figures["step"]})
+    progress = optim.load_checkpoint(checkpoint, modules, optimizer) or {"step": 0}
+    for figures in followed(run, "reward", reward.learn(model, examples["train"], config, s.seed, optimizer, progress["step"]), "reward model",
+                            reward.steps_of(examples["train"], config), progress["step"], config.save_every,
+                            lambda: optim.save_checkpoint(checkpoint, modules, optimizer, progress)):
+        progress["step"] = figures["step"]
     initial = {g["id"]: g["normal"][0] for g in read_jsonl(run.path("annotate", "generations.jsonl"))}
     factual = [r for r in parts["train"] if r["state"] != "general"]
     reward.set_normalisation(model, [language_model.render(lm, r["prompt"]) for r in factual],
-                             [language_model.response_ids(lm, initial[r["id"]]) for r in factual])
+                             [language_model.response_ids(lm, initial[r["id"]]) for r in factual],
+                             [known[r["id"]]["p_known"] for r in factual])
     table = reward.accuracy_by_state(model, parts["test"], examples["test"])
     with run.output("reward") as folder:
         reward.save(model, folder)
         write_json(os.path.join(folder, "accuracy.json"), table)
     for row in table:
-        say(f"  {row['state']}, {row['pair']}: {row['accuracy']:.3f} of {row['n']} (always answer {row['always_answer']:.2f}, longer {row['longer']:.2f})")
-
-
-def warm_up(run, tasks):
-    """Folder or name of the policy that PPO starts from: the base model, or what a supervised warm-up makes of it."""
-    config, folder = run.settings.sft, run.work("ppo", "warm")
-    if not config.steps:
-        return run.base_model
-    if not os.path.isdir(folder):
-        policy = load_model(run)
-        with bar(config.steps, "steps", "supervised warm-up") as tick:
-            for figures in sft.learn(policy, tasks, config, run.settings.seed):
-                run.log("ppo", event="warm-up", **figures)
-                tick(1)
-        with whole(folder) as part:
-            language_model.save(policy, part)
-    return folder
+        low, high = row["interval"]
+        say(f"  {row['state']}, {row['pair']}: {row['accuracy']:.3f} [{low:.3f}, {high:.3f}] of {row['n']} (always answer {row['always_answer']:.2f}, longer {row['longer']:.2f})")
 
 
 def stage_ppo(run):
-    """Section 4: PPO with guidance. The policy kept is the best on the validation questions."""
-    s, config = run.settings, run.settings.ppo
-    split = load_questions(run)
-    states = states_of(run, split["valid"])
-    by_id, lm = {q["id"]: q for q in split["train"]}, load_model(run)
-    tasks = [ppo.tokenise(lm, r, by_id[r["id"]]) for r in read_jsonl(run.path("annotate", "preferences.jsonl"))]
-    del lm  # only its tokenizer was needed; the policy, its reference and the reward model fill the memory
-    start = warm_up(run, tasks)
-    policy = load_model(run, start)
-    reference = load_model(run, start) if config.kl_coef > 0 else None
-    model = reward.load(run.path("reward"), policy.tokenizer, policy.dtype, s.device)
-    value_head = ppo.new_value_head(policy)
-    optimizer = ppo.new_optimizer(policy, value_head, config)
-    modules, checkpoint, best_folder = {"policy": policy.model, "value": value_head}, run.work("ppo", "checkpoint"), run.work("ppo", "best")
-
-    def validate(step):
-        texts = evaluate.greedy(policy, split["valid"], s.sampling)
-        found = evaluate.metrics(states, [answers.read(t, q["answers"], q["question"]) for t, q in zip(texts, split["valid"])])
-        run.log("ppo", event="validation", step=step, **found)
-        return found["balanced"]
-
-    state = optim.load_checkpoint(checkpoint, modules, optimizer)
-    if state is None:
-        state = {"step": 0, "start": None, "best": {"step": 0, "balanced": validate(0)}, "first": None}
-        state["first"] = state["best"]["balanced"]
-        with whole(best_folder) as part:
-            language_model.save(policy, part)
-    with bar(config.steps, "steps", "PPO", state["step"]) as tick:
-        for figures in ppo.optimise(policy, value_head, optimizer, lambda p, r: reward.normalised(model, p, r, s.sampling.rows),
-                                    reference, tasks, config, s.sampling, s.seed, state["step"]):
-            state["step"] = figures["step"]
-            run.log("ppo", event="step", **figures)
-            tick(1)
-            if state["start"] is None:
-                state["start"] = figures
-                say(f"  before the first step: {figures['refusals_unknown']:.0%} of unguided and {figures['refusals_guided']:.0%} of guided answers "
-                    "refuse" + ("; there is next to nothing to reinforce" if figures["refusals_guided"] < 0.02 and not figures["refusals_unknown"] >= 0.02 else ""))
-            if figures["step"] % config.validate_every == 0 or figures["step"] == config.steps:
-                balanced = validate(figures["step"])
-                for alarm in ppo.alarms(figures, state["start"], balanced, state["first"]):
-                    say(f"  step {figures['step']}: {alarm}")
-                if balanced > state["best"]["balanced"]:
-                    state["best"] = {"step": figures["step"], "balanced": balanced}
-                    with whole(best_folder) as part:
-                        language_model.save(policy, part)
-            if figures["step"] % config.save_every == 0 and figures["step"] < config.steps:
-                optim.save_checkpoint(checkpoint, modules, optimizer, state)
-    with run.output("ppo") as folder:
-        shutil.copytree(best_folder, folder, dirs_exist_ok=True)
-        write_json(os.path.join(folder, "chosen.json"), state["best"])
-    say(f"  kept step {state['best']['step']}: {state['best']['balanced']:.3f} on the validation questions (before: {state['first']:.3f})")
+    """Section 4: PPO with guidance, or another --algorithm. The policy kept is the best on the validation questions."""
+    policy.train(run)
 
 
 def stage_evaluate(run):
     """Section 5.2 and Figure 1: the test questions before and after, greedy, plain prompt, unguided."""
     s = run.settings
     questions = read_jsonl(run.path("data", "test.jsonl"))
-    known = {k["id"]: k for k in read_jsonl(run.path("probe", "known.jsonl"))}
+    known = load_known(run)
     before = {g["id"]: g["greedy"] for g in read_jsonl(run.path("probe", "generations.jsonl"))}
-    policy = load_model(run, run.path("policy"))
+    trained = load_model(run, run.path("policy"))
     with bar(len(questions), "questions", "answering after RLKF") as tick:
-        after = evaluate.greedy(policy, questions, s.sampling, tick)
+        after = evaluate.greedy(trained, questions, s.sampling, tick)
     states = states_of(run, questions)
     texts = {"before": [before[q["id"]] for q in questions], "after": after}
     results = {}
@@ -363,7 +331,7 @@ def stage_evaluate(run):
                                                    [known[q["id"]]["greedy_right"] for q in questions])
     if os.path.exists(run.path("data", "skill.jsonl")):
         skill = read_jsonl(run.path("data", "skill.jsonl"))
-        for name, model in (("before", load_model(run)), ("after", policy)):
+        for name, model in (("before", load_model(run)), ("after", trained)):
             replies = evaluate.greedy(model, skill, s.sampling)
             results[name]["skill_accuracy"] = float(np.mean([answers.mentions(t, q["answers"]) for t, q in zip(replies, skill)]))
     with run.output("evaluate") as folder:
@@ -388,7 +356,7 @@ STAGE_FUNCTIONS = {"base": stage_base, "data": stage_data, "probe": stage_probe,
 def main(argv):
     """The command line. Returns the exit status: 0, or 2 after a user's mistake."""
     try:
-        command = all_settings.parse_command_line(argv, __doc__, runs.STAGES)
+        command = all_settings.parse_command_line(argv, __doc__, (*runs.STAGES, "ablate"))
         settings = all_settings.build(command.preset, command.given)
         run = runs.Run(os.path.join("runs", command.run or command.preset), settings)
         if command.list:
@@ -399,10 +367,13 @@ def main(argv):
         all_settings.check_device(settings.device)
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
-        if command.stage not in ("all", *run.stages):
+        if command.stage not in ("all", "ablate", *run.stages):
             raise UserError(f"--stage {command.stage}: only the lab has this stage, not {settings.model}")
         run.open(command.preset)
-        run.do(run.stages if command.stage == "all" else (command.stage,), STAGE_FUNCTIONS)
+        if command.stage == "ablate":
+            ablate.ablate(run, command.preset, lambda given: all_settings.build(command.preset, {**command.given, **given}), STAGE_FUNCTIONS)
+        else:
+            run.do(run.stages if command.stage == "all" else (command.stage,), STAGE_FUNCTIONS)
     except (UserError, FloatingPointError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

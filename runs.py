@@ -5,6 +5,7 @@ stages before it depended on. A stage whose record still fits is skipped; one wh
 so is all that follows. Half-done work lies in STAGE.work until the stage is whole. Left out: several writers at a time.
 """
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -17,17 +18,19 @@ from importlib import metadata
 import torch
 from tqdm import tqdm
 
+from data.sources import parse_mix
 from files import UserError, append_jsonl, read_json, read_lines, whole, write_json
 from lm import batches_by_length
 from settings import LAB, flatten
 
 IDENTITY = ("model", "embedder", "questions", "seed")   # another value of these is another run
 DEPENDS = {  # the sections of settings that a stage reads itself, besides those of all stages before it
-    "base": ("world",), "data": (), "probe": ("probe", "sampling", "dtype"), "annotate": ("annotate",),
-    "reward": ("reward",), "ppo": ("sft", "ppo"), "evaluate": ("evaluate",), "report": (),
+    "base": ("world",), "data": ("general", "qa"), "probe": ("probe", "sampling", "dtype"), "annotate": ("annotate",),
+    "reward": ("reward",), "ppo": ("algorithm", "sft", "ppo", "dpo", "rejection"), "evaluate": ("evaluate",), "report": (),
 }
 FOLDER = {"ppo": "policy"}
 STAGES = tuple(DEPENDS)
+MOST_SKIPPED = 3  # updates in a row that were not finite, before a training loop stops
 
 
 class Run:
@@ -84,9 +87,11 @@ class Run:
             for name, value in flat.items():
                 if name.split(".")[0] in DEPENDS[earlier]:
                     facts[name] = list(value) if isinstance(value, tuple) else value
-        if os.path.isfile(self.settings.questions):
-            with open(self.settings.questions, "rb") as f:
-                facts["questions sha256"] = hashlib.file_digest(f, "sha256").hexdigest()
+        for name in (*(source for source, _ in parse_mix(self.settings.questions)), *self.settings.qa.passages, self.settings.general):
+            paths = [os.path.join(name, text) for text in sorted(os.listdir(name)) if text.endswith(".txt")] if os.path.isdir(name) else [name]
+            for path in filter(os.path.isfile, paths):
+                status = os.stat(path)
+                facts[f"{path} sha256"] = sha256_of(path, status.st_size, status.st_mtime_ns)
         return facts
 
     def key(self, stage):
@@ -115,6 +120,13 @@ class Run:
                                                        "files": fingerprints(self.stage_path(stage))}}
         write_json(self.path("stages.json"), self.records)
         shutil.rmtree(self.path(f"{stage}.work"), ignore_errors=True)
+
+    def adopt(self, stage, source):
+        """Record a stage as whole whose folder came from `source`, a Run with the same settings so far."""
+        self.records = {**self.records, stage: source.records[stage]}
+        write_json(self.path("stages.json"), self.records)
+        for line in source.logged(stage):
+            append_jsonl(self.path("metrics.jsonl"), [line])
 
     def output(self, stage):
         """Context that yields a temporary folder, renamed to the stage's own when the block ends well."""
@@ -167,6 +179,13 @@ class Run:
         return list(by_step.values())
 
 
+@functools.cache
+def sha256_of(path, size, changed):
+    """Digest of a file of questions or passages, read again only where its size or time of change is another."""
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
 def fingerprints(folder):
     """{file name: [bytes, sha256]} of a stage's files; of a file over 64 MB the size alone."""
     found = {}
@@ -191,6 +210,27 @@ def bar(total, unit, what, done=0):
     """A progress bar on standard error with rate and time left; yields a function that takes how many more are done."""
     with tqdm(total=total, initial=done, unit=f" {unit}", desc=f"  {what}", leave=False, file=sys.stderr, mininterval=0.5, miniters=1) as progress:
         yield progress.update
+
+
+def followed(run, stage, loop, what, steps, done=0, save_every=None, save=lambda: None, **labels):
+    """Go through the figures of a training loop's steps: log each, show a bar, yield it, and `save()` every `save_every` steps.
+
+    `save` runs after the caller has seen the step. Raises FloatingPointError after MOST_SKIPPED skipped updates in steps that
+    follow one another; these left weights and moments as they were, and that state is saved first.
+    """
+    skipped = 0
+    with bar(steps, "steps", what, done) as tick:
+        for figures in loop:
+            run.log(stage, steps=steps, **labels, **figures)
+            tick(1)
+            yield figures
+            skipped = skipped + figures["skipped"] if figures["skipped"] else 0
+            if skipped >= MOST_SKIPPED:
+                save()
+                raise FloatingPointError(f"{what}, step {figures['step']}: {skipped} updates in a row were skipped, as their gradients were not "
+                                         "finite; the last good state is saved (a lower learning rate may help)")
+            if save_every and figures["step"] % save_every == 0 and figures["step"] < steps:
+                save()
 
 
 def resumed_records(path, expected):

@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, fields, is_dataclass
 
 import torch
 
+from data.endpoint import EndpointConfig, check_url
+from data.hub import parse_source
+from data.passages import FIELDS
+from data.sources import WIKI_QA, parse_mix
+from data.wiki_qa import QAConfig
 from data.world import WorldConfig
+from dpo import DPOConfig, RejectionConfig
 from dreamcatcher import AnnotateConfig
 from evaluate import EvaluateConfig
 from files import UserError
@@ -30,17 +36,24 @@ LAB = "lab"
 class Settings:
     model: str = LAB              # the language model: a Hugging Face folder or name; "lab" pretrains the built-in one
     embedder: str = "base"        # sentence embedder for s_s2g and s_s2a; "base": the language model's own states (paper: bge-large)
-    questions: str = LAB          # "facts-en" or "facts-zh" (the project's own), a JSON-lines file, or "lab"
+    questions: str = LAB          # facts-en, facts-zh, wiki-qa (see --qa.passages), a .jsonl or .csv file, hf:NAME:CONFIG:SPLIT?field=column, several as NAME@WEIGHT,...; or lab
+    general: str = ""             # general preference pairs (prompt, chosen, rejected) for the reward model: a file or hf:NAME[:SPLIT]; the lab has its own
     seed: int = 0                 # one number that all random draws depend on
+    seeds: int = 3                # seeds of --stage ablate, from `seed` on
     device: str = "cpu"           # cpu, cuda or cuda:N
     dtype: str = "float32"        # of matrix products: float32 or bfloat16; weights stay float32
+    algorithm: str = "ppo"        # what trains the policy: ppo, dpo, rejection or sft (paper: ppo)
     world: WorldConfig = field(default_factory=WorldConfig)
+    qa: QAConfig = field(default_factory=QAConfig)
+    endpoint: EndpointConfig = field(default_factory=EndpointConfig)
     sampling: Sampling = field(default_factory=Sampling)
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     annotate: AnnotateConfig = field(default_factory=AnnotateConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     sft: SFTConfig = field(default_factory=SFTConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
+    dpo: DPOConfig = field(default_factory=DPOConfig)
+    rejection: RejectionConfig = field(default_factory=RejectionConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
 
 
@@ -48,7 +61,9 @@ PRESETS = {
     # The built-in lab: a model of about a million parameters, minutes on two cores.
     "lab": {
         "sampling.max_new_tokens": 12, "sampling.rows": 1024, "probe.k": 10, "probe.band": 1, "probe.rows": 256,
-        "reward.lr": 1e-3, "reward.epochs": 3, "reward.batch": 32, "reward.micro_rows": 128, "reward.warmup": 0.05,
+        "reward.lr": 3e-4, "reward.epochs": 3, "reward.batch": 32, "reward.micro_rows": 128, "reward.warmup": 0.05, "reward.p_known": True,
+        "sft.lr": 1e-4, "sft.batch": 128, "sft.micro_rows": 128, "dpo.lr": 1e-4, "dpo.steps": 60, "dpo.batch": 128, "dpo.micro_rows": 256,
+        "rejection.lr": 3e-4, "rejection.batch": 64, "rejection.micro_rows": 128,
         "ppo.lr": 1e-4, "ppo.value_lr": 3e-3, "ppo.steps": 60, "ppo.batch": 128, "ppo.micro_rows": 128,
         "ppo.kl_coef": 0.1, "ppo.guidance_tokens": 2, "ppo.validate_every": 5,
     },
@@ -58,6 +73,7 @@ PRESETS = {
         "questions": "facts-en", "dtype": "bfloat16", "sampling.max_new_tokens": 24, "sampling.temperature": 0.6,
         "annotate.uncertain_temperature": 0.6,
         "reward.lr": 2e-5, "reward.batch": 16, "reward.warmup": 0.05, "reward.micro_rows": 24,
+        "dpo.lr": 1e-5, "dpo.steps": 40, "dpo.batch": 32, "dpo.micro_rows": 24, "rejection.lr": 1e-5, "rejection.samples": 4, "rejection.batch": 16,
         "sft.steps": 20, "ppo.lr": 1e-5, "ppo.value_lr": 1e-3, "ppo.steps": 40, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
         "ppo.kl_coef": 0.05, "ppo.guidance_tokens": 4, "ppo.validate_every": 8, "ppo.save_every": 20,
     },
@@ -76,7 +92,9 @@ PRESETS = {
     },
 }
 PRESETS["paper-13b"] = {**PRESETS["paper-7b"], "model": "meta-llama/Llama-2-13b-chat-hf", "reward.batch": 16, "ppo.batch": 32}
-CHOICES = {"dtype": ("float32", "bfloat16"), "probe.rule": ("gold", "percentile"),
+CHOICES = {"dtype": ("float32", "bfloat16"), "algorithm": ("ppo", "dpo", "rejection", "sft"), "ppo.critic": ("head", "reward"),
+           "ppo.guidance_anneal": ("share", "length", "both"),
+           "probe.rule": ("gold", "percentile"),
            "annotate.rule": ("gold", "median", "percentile", "threshold"), "annotate.normalise": ("min-max", "z-score", "rank")}
 
 
@@ -141,18 +159,21 @@ def build(preset, given):
 def check(settings):
     """Raise UserError where a number lies outside what makes sense."""
     flat = flatten(settings)
-    for name in ("sampling.max_new_tokens", "sampling.rows", "probe.k", "probe.repeats", "probe.band", "probe.rows", "annotate.uncertain_k",
-                 "reward.epochs", "reward.batch", "reward.micro_rows", "reward.save_every", "sft.batch", "sft.micro_rows", "ppo.steps", "ppo.batch",
+    for name in ("sampling.max_new_tokens", "sampling.rows", "probe.k", "probe.repeats", "probe.band", "probe.rows",
+                 "reward.epochs", "reward.batch", "reward.micro_rows", "reward.max_tokens", "reward.save_every", "sft.batch", "sft.micro_rows", "ppo.steps", "ppo.batch",
+                 "dpo.steps", "dpo.batch", "dpo.micro_rows", "rejection.samples", "rejection.rounds", "rejection.epochs", "rejection.batch",
+                 "rejection.micro_rows",
                  "ppo.epochs", "ppo.guidance_tokens", "ppo.micro_rows", "ppo.validate_every", "ppo.save_every",
-                 "evaluate.resamples"):
+                 "evaluate.resamples", "qa.count", "qa.scan", "qa.max_tokens", "qa.min_tokens", "qa.max_new_tokens", "qa.rows", "endpoint.budget"):
         if flat[name] < 1:
             raise UserError(f"--{name}: expected at least 1, not {flat[name]}")
-    for name in ("sampling.temperature", "annotate.uncertain_temperature", "reward.lr", "sft.lr", "ppo.lr", "ppo.value_lr", "ppo.clip",
-                 "reward.max_grad_norm", "sft.max_grad_norm", "ppo.max_grad_norm", "sampling.top_p"):
+    for name in ("sampling.temperature", "annotate.uncertain_temperature", "reward.lr", "sft.lr", "ppo.lr", "ppo.value_lr", "ppo.clip", "dpo.lr",
+                 "dpo.beta", "rejection.lr", *(f"{section}.max_grad_norm" for section in ("reward", "sft", "ppo", "dpo", "rejection")),
+                 "sampling.top_p", "endpoint.rate", "endpoint.timeout"):
         if not flat[name] > 0:
             raise UserError(f"--{name}: expected more than 0, not {flat[name]}")
     for name in ("probe.valid", "probe.test", "reward.held_out", "ppo.guidance_share", "ppo.guidance_until", "ppo.gamma",
-                 "ppo.lam", "sampling.top_p", "reward.warmup", "sft.warmup", "ppo.warmup"):
+                 "ppo.lam", "sampling.top_p", "qa.choice_share", *(f"{section}.warmup" for section in ("reward", "sft", "ppo", "dpo", "rejection"))):
         if not 0 <= flat[name] <= 1:
             raise UserError(f"--{name}: expected a share between 0 and 1, not {flat[name]}")
     for name in [*(n for n in flat if n.startswith("world.") and isinstance(flat[n], int))]:
@@ -172,7 +193,8 @@ def check(settings):
             raise UserError(f"--{section}.lower: expected at most --{section}.upper ({flat[f'{section}.upper']}), not {flat[f'{section}.lower']}")
     if settings.seed >= 2**63:
         raise UserError(f"--seed: expected less than 2^63, not {settings.seed}")
-    for name in ("seed", "sampling.top_k", "ppo.value_coef", "ppo.value_clip", "ppo.missing_end", "sft.steps", "evaluate.samples_shown", "ppo.kl_coef", "reward.beta", "reward.general"):
+    for name in ("seed", "sampling.top_k", "ppo.value_coef", "ppo.value_clip", "ppo.missing_end", "sft.steps", "evaluate.samples_shown", "annotate.uncertain_k", "ppo.kl_coef", "ppo.kl_target", "ppo.stop_kl",
+                 "reward.beta", "reward.general", "qa.temperature", "endpoint.retries"):
         if flat[name] < 0:
             raise UserError(f"--{name}: expected at least 0, not {flat[name]}")
     for name in ("probe.upper", "probe.lower", "annotate.upper", "annotate.lower"):
@@ -183,8 +205,37 @@ def check(settings):
     unknown = set(settings.annotate.scores) - {"s_s2g", "s_p", "s_o2a", "s_s2a"}
     if unknown or not settings.annotate.scores or len(set(settings.annotate.scores)) < len(settings.annotate.scores):
         raise UserError(f"--annotate.scores: expected some of s_s2g,s_p,s_o2a,s_s2a, not {','.join(map(str, settings.annotate.scores))!r}")
+    if settings.ppo.kl_target and not settings.ppo.kl_coef:
+        raise UserError("--ppo.kl_target: expected --ppo.kl_coef above 0 beside it, where it starts from")
+    if not 1 <= settings.seeds <= 10:
+        raise UserError(f"--seeds: expected 1 to 10, not {settings.seeds}")
+    if settings.general and settings.model == LAB:
+        raise UserError("--general: the lab has its own general preference pairs; this is for a real model")
+    if settings.algorithm == "sft" and not settings.sft.steps:
+        raise UserError("--algorithm sft: expected --sft.steps above 0 beside it")
+    check_questions(settings)
     if (settings.model == LAB) != (settings.questions == LAB):
         raise UserError("--model lab and --questions lab go together: give both a real model and real questions, or neither")
+
+
+def check_questions(settings):
+    """Raise UserError where the sources of questions, or what wiki-QA needs, do not fit together."""
+    sources, config = [name for name, _ in parse_mix(settings.questions)], settings.qa
+    if config.min_tokens > config.max_tokens:
+        raise UserError(f"--qa.min_tokens: expected at most --qa.max_tokens ({config.max_tokens}), not {config.min_tokens}")
+    if LAB in sources and len(sources) > 1:
+        raise UserError(f"--questions {settings.questions}: the lab's questions are about its own world and mix with no others")
+    if WIKI_QA in sources and not config.passages:
+        raise UserError("--questions wiki-qa: expected --qa.passages with it: hf:NAME:CONFIG:SPLIT, a .jsonl file or a folder of .txt files")
+    if config.passages and WIKI_QA not in sources:
+        raise UserError(f"--qa.passages: they are read for --questions wiki-qa, not for {settings.questions}")
+    for passages in config.passages:
+        if passages.startswith("hf:"):
+            parse_source(passages, FIELDS)
+    if config.endpoint:
+        check_url(config.endpoint)
+        if not config.model:
+            raise UserError("--qa.endpoint: expected --qa.model NAME with it, the model's name there")
 
 
 def flatten(settings):

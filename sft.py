@@ -1,10 +1,11 @@
-"""A supervised warm-up before PPO: imitate the best response of each ranking for a few steps.
+"""Supervised fine-tuning on the best response of each ranking: the warm-up before PPO, and a rival of its own.
 
 PPO reinforces what the policy samples; a policy that never abstains gives it nothing to reinforce, and guidance tokens
 carry no loss of their own. Ouyang et al. start PPO from a supervised policy; the paper does not say. The rankings' best
 responses are the model's own: its right answers where it knows, its own refusals where it does not. Where there is a
 warm-up, the policy after it is what PPO starts from and what its KL refers to. Left out: other data, several epochs.
 """
+import math
 from dataclasses import dataclass
 
 import optim
@@ -14,7 +15,7 @@ from ppo import tasks_of_step
 
 @dataclass
 class SFTConfig:
-    steps: int = 0                # steps of the warm-up; 0: none (paper: not given)
+    steps: int = 0                # steps of the warm-up, or of --algorithm sft; 0: none (paper: not given)
     lr: float = 1e-5              # peak learning rate
     warmup: float = 0.1           # share of the steps that it rises, before it falls linearly
     batch: int = 32               # rankings a step
@@ -29,20 +30,28 @@ def imitation_loss(policy, prompts, responses):
     return -log_probs(logits, batch.response[batch.response_mask]).sum()
 
 
-def learn(policy, tasks, config, seed):
-    """Train `policy` in place on tasks ("prompt" and "preferred" ids); yield {"step", "loss", "lr", "grad_norm"} a step.
+def imitate(policy, optimizer, tasks, max_grad_norm, micro_rows):
+    """One step towards the "preferred" responses of tasks. Returns {"loss", "lr", "grad_norm", "skipped"}.
 
-    The loss is the mean over all response tokens of a step's batch, whatever its micro-batches.
+    The loss is the mean over all response tokens, whatever the micro-batches.
     """
-    parameters = list(policy.model.parameters())
-    optimizer = optim.adamw([{"params": parameters, "lr": config.lr}])
-    for step in range(config.steps):
+    tokens, total = sum(len(t["preferred"]) for t in tasks), 0.0
+    for index in batches_by_length([len(t["prompt"]) + len(t["preferred"]) for t in tasks], micro_rows):
+        loss = imitation_loss(policy, [tasks[i]["prompt"] for i in index], [tasks[i]["preferred"] for i in index])
+        (loss / tokens).backward()
+        total += float(loss.detach()) / tokens
+    norm = optim.guarded_step(optimizer, list(policy.model.parameters()), max_grad_norm)
+    return {"loss": total, "lr": optimizer.param_groups[0]["lr"], "grad_norm": norm, "skipped": int(not math.isfinite(norm))}
+
+
+def learn(policy, optimizer, tasks, config, seed, progress):
+    """Train `policy` in place on tasks ("prompt" and "preferred" ids); yield the figures of each step.
+
+    `progress["step"]` is how many steps are done; it counts up in place.
+    """
+    while progress["step"] < config.steps:
+        step = progress["step"]
         optim.set_lr(optimizer, [config.lr], optim.linear_schedule(step, config.steps, config.warmup))
-        chosen = tasks_of_step(tasks, config.batch, step, f"{seed} sft")
-        tokens, total = sum(len(t["preferred"]) for t in chosen), 0.0
-        for index in batches_by_length([len(t["prompt"]) + len(t["preferred"]) for t in chosen], config.micro_rows):
-            loss = imitation_loss(policy, [chosen[i]["prompt"] for i in index], [chosen[i]["preferred"] for i in index])
-            (loss / tokens).backward()
-            total += float(loss.detach()) / tokens
-        lr = optimizer.param_groups[0]["lr"]
-        yield {"step": step + 1, "loss": total, "lr": lr, "grad_norm": optim.guarded_step(optimizer, parameters, config.max_grad_norm)}
+        figures = imitate(policy, optimizer, tasks_of_step(tasks, config.batch, step, f"{seed} sft"), config.max_grad_norm, config.micro_rows)
+        progress["step"] = step + 1
+        yield {"step": step + 1, **figures}

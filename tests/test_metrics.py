@@ -176,3 +176,16 @@ def test_resamples_without_a_value_do_not_count():
     values = np.array([7.0, np.nan])
     low, high = metrics.bootstrap_interval(lambda index: (values[index][0], 1.0), 2, 200)
     assert (low, high) == ([7.0, 1.0], [7.0, 1.0])
+
+
+@pytest.mark.parametrize("right, n", [(0, 1), (1, 1), (0, 12), (9, 12), (50, 60), (60, 60)])
+def test_wilson_interval_holds_the_shares_from_which_the_count_is_less_than_1_96_deviations_away(right, n):
+    low, high = metrics.wilson_interval(right, n)
+    inside = [p for p in np.linspace(0, 1, 20001) if abs(right / n - p) <= 1.959964 * (p * (1 - p) / n) ** 0.5]
+    assert (low, high) == pytest.approx((min(inside), max(inside)), abs=1e-4)
+
+
+def test_mean_interval_over_seeds_is_students():
+    mean, low, high = metrics.mean_interval([0.9, 0.8, 1.0])
+    assert (mean, high - mean, mean - low) == pytest.approx((0.9, 4.303 * 0.1 / 3**0.5, 4.303 * 0.1 / 3**0.5))
+    assert metrics.mean_interval([0.7]) == (0.7, 0.7, 0.7)

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import critic as critics
 import optim
 import ppo
+import reward
 import tiny
 from lm import Sampling, generate, generator_for, render
 from tiny import one_thread  # noqa: F401
@@ -25,33 +27,43 @@ def make_tasks(lm, n=9):
     questions = ["who is paris", "what is the capital of rome", "where is oslo", "what", "who is the capital of lima and bonn", "red"]
     preferred = ["i do not know .", "rome", "sorry i do not know", "the capital is rome .", "one two three four five six seven"]
     return [{"id": f"q{i}", "prompt": render(lm, [{"role": "user", "content": questions[i % 6]}]), "answers": ["rome"], "question": "",
-             "preferred": tiny.ids(f"{preferred[i % 5]} <end>"), "state": ("known", "unknown", "mixed")[i % 3]} for i in range(n)]
+             "preferred": tiny.ids(f"{preferred[i % 5]} <end>"), "state": ("known", "unknown", "mixed")[i % 3], "p_known": i / n} for i in range(n)]
 
 
-def odd_score(prompts, responses):
+def odd_score(tasks, responses):
     """A reward that depends on every token of prompt and response."""
-    return torch.tensor([math.sin(sum((t + 1) * token for t, token in enumerate(p + r))) for p, r in zip(prompts, responses)])
+    return torch.tensor([math.sin(sum((n + 1) * token for n, token in enumerate(t["prompt"] + r))) for t, r in zip(tasks, responses)])
 
 
 def head(policy, seed=0):
     """A value head that is not zero."""
-    value_head = ppo.new_value_head(policy)
+    value_head = critics.new_value_head(policy)
     with torch.no_grad():
         value_head.weight.copy_(torch.randn(value_head.weight.shape, generator=torch.Generator().manual_seed(seed)) / 8)
         value_head.bias.fill_(0.1)
     return value_head
 
 
-def run(policy, value_head, optimizer, config, score=odd_score, reference=None, sampling=SAMPLING, seed=0, first_step=0):
+def new_progress(config):
+    return {"step": 0, "kl_coef": config.kl_coef}
+
+
+def run(policy, value_head, optimizer, config, score=odd_score, reference=None, sampling=SAMPLING, seed=0, progress=None):
     """All figures of a PPO run."""
-    return list(ppo.optimise(policy, value_head, optimizer, score, reference, make_tasks(policy), config, sampling, seed, first_step))
+    progress = progress or new_progress(config)
+    return list(ppo.optimise(policy, value_head, optimizer, score, reference, make_tasks(policy), config, sampling, seed, progress))
+
+
+def roll(policy, value_head, tasks, config, reference=None, seed=0, step=0):
+    """ppo.rollout of one step by odd_score."""
+    return ppo.rollout(policy, value_head, odd_score, reference, tasks, config, SAMPLING, seed, step, config.kl_coef)
 
 
 def start(config=CONFIG, family="llama", tied=False):
     """A policy with its value head and optimizer."""
     policy = tiny.lm(family, 1, tied)
     value_head = head(policy)
-    return policy, value_head, ppo.new_optimizer(policy, value_head, config)
+    return policy, value_head, critics.new_optimizer(policy, value_head, config)
 
 
 def rectangle(rows, fill):
@@ -129,12 +141,13 @@ def test_value_loss_takes_the_larger_error_of_the_value_and_the_kept_value():
     value = torch.tensor([[1.0, 1.0, -1.0, 0.1, 5.0]], requires_grad=True)
     returns = torch.tensor([[2.0, 0.5, 0.5, 1.0, 0.0]])
     mask = torch.tensor([[True, True, True, True, False]])
-    loss = ppo.value_loss(value, torch.zeros(1, 5), returns, mask, 0.2)
+    loss, kept = ppo.value_loss(value, torch.zeros(1, 5), returns, mask, 0.2)
     # old value 0, so a value is kept within 0.2 of it: errors of (value | kept) against the return
     wanted = [(1 - 2) ** 2, (0.2 - 2) ** 2], [(1 - 0.5) ** 2, (0.2 - 0.5) ** 2], [(-1 - 0.5) ** 2, (-0.2 - 0.5) ** 2], [(0.1 - 1) ** 2, (0.1 - 1) ** 2]
     assert loss.item() == pytest.approx(0.5 * sum(map(max, wanted)))
     loss.backward()
     assert value.grad.tolist()[0] == pytest.approx([0.0, 0.5, -1.5, -0.9, 0.0])  # the clipped token pulls no more
+    assert kept.item() == 1
 
 
 def test_explained_variance_equals_numpy():
@@ -200,9 +213,15 @@ def test_guidance_share_decides_how_many_and_the_generator_which():
     assert quarter == again and quarter != other
 
 
-def test_guidance_share_falls_linearly_to_nothing():
-    config = ppo.PPOConfig(steps=100, guidance_share=0.5, guidance_until=0.6)
-    assert [ppo.guidance_share(step, config) for step in (0, 15, 30, 45, 60, 99)] == pytest.approx([0.5, 0.375, 0.25, 0.125, 0, 0])
+@pytest.mark.parametrize("anneal, shares, lengths", [
+    ("share", [0.5, 0.375, 0.25, 0.125, 0, 0], [8, 8, 8, 8]), ("length", [0.5, 0.5, 0.5, 0.5, 0, 0], [8, 6, 4, 2]),
+    ("both", [0.5, 0.375, 0.25, 0.125, 0, 0], [8, 6, 4, 2])])
+def test_guidance_falls_linearly_to_nothing(anneal, shares, lengths):
+    config = ppo.PPOConfig(steps=100, guidance_share=0.5, guidance_until=0.6, guidance_tokens=8, guidance_anneal=anneal)
+    found = [ppo.guidance_of_step(step, config) for step in (0, 15, 30, 45, 60, 99)]
+    assert [share for share, _ in found] == pytest.approx(shares)
+    assert [most for _, most in found[:4]] == lengths
+    assert ppo.guidance_of_step(59, config)[1] >= 1, "a guided prompt has at least one token of guidance"
 
 
 @pytest.mark.parametrize("n, size", [(12, 4), (5, 5), (3, 8)])
@@ -224,9 +243,9 @@ def test_a_pass_that_steps_do_not_divide_repeats_no_task():
 def test_task_of_a_preference_record_prefers_its_best_response():
     lm = tiny.lm()
     record = {"id": "x", "prompt": [{"role": "user", "content": "who is paris"}], "ranking": ["i do not know", "red"], "state": "unknown"}
-    assert ppo.tokenise(lm, record, {"answers": ["rome"], "question": "where ?"}) == {
+    assert ppo.tokenise(lm, record, {"answers": ["rome"], "question": "where ?"}, 0.75) == {
         "id": "x", "prompt": tiny.ids("<user> who is paris <assistant>"), "preferred": tiny.ids("i do not know <end>"),
-        "state": "unknown", "answers": ["rome"], "question": "where ?"}
+        "state": "unknown", "answers": ["rome"], "question": "where ?", "p_known": 0.75}
 
 
 # ---------------------------------------------------------------------------------------------------- a step, done twice
@@ -281,13 +300,13 @@ def test_a_step_with_guidance_and_padding_equals_an_independent_one(family, micr
     config = replace(CONFIG, kl_coef=0.3, gamma=0.95, lam=0.8, missing_end=0.7, epochs=1, micro_rows=micro_rows, max_grad_norm=1e9)
     policy, reference = tiny.lm(family, 1), tiny.lm(family, 2)
     value_head, tasks = head(policy), make_tasks(policy)
-    rolled, entropy = ppo.rollout(policy, value_head, odd_score, reference, tasks, 0.6, config, SAMPLING, 0, 0)
+    rolled, entropy = roll(policy, value_head, tasks, config, reference)
 
     guided = [bool(g) for g in rolled.guidance]
     ended = [c[-1] == END for c in rolled.continuation]
     assert {*guided} == {*ended} == {True, False} and len({len(c) for c in rolled.continuation}) > 2, "the case must hold all kinds"
     assert len(rolled.micro) == -(-len(tasks) // micro_rows)
-    raw = odd_score([t["prompt"] for t in tasks], [g + c for g, c in zip(rolled.guidance, rolled.continuation)])
+    raw = odd_score(tasks, [g + c for g, c in zip(rolled.guidance, rolled.continuation)])
     assert rolled.score.tolist() == pytest.approx([s - (0 if e else 0.7) for s, e in zip(raw.tolist(), ended)], abs=1e-6)
 
     lines, gradients, mean_entropy = independent_step(policy, value_head, reference, rolled, raw, config, SAMPLING.temperature)
@@ -313,7 +332,7 @@ def test_gradients_do_not_depend_on_the_micro_batches():
     value_head, found = head(policy), []
     for micro_rows in (2, 64):
         config = replace(CONFIG, epochs=1, micro_rows=micro_rows, max_grad_norm=1e9)
-        rolled, _ = ppo.rollout(policy, value_head, odd_score, None, make_tasks(policy), 0.6, config, SAMPLING, 0, 0)
+        rolled, _ = roll(policy, value_head, make_tasks(policy), config)
         recorder = tiny.GradientsOnly([policy.model, value_head])
         ppo.improve(policy, value_head, recorder, rolled, config, SAMPLING.temperature)
         found.append(torch.cat([g.flatten() for g in recorder.steps[0]]))
@@ -323,7 +342,7 @@ def test_gradients_do_not_depend_on_the_micro_batches():
 def test_loss_sees_the_continuation_only():
     policy, config = tiny.lm("llama", 1), replace(CONFIG, epochs=1)
     value_head, tasks, seen = head(policy), make_tasks(policy), []
-    rolled, _ = ppo.rollout(policy, value_head, odd_score, None, tasks, 1.0, config, SAMPLING, 0, 0)
+    rolled, _ = roll(policy, value_head, tasks, replace(config, guidance_share=1.0))
     assert sum(map(len, rolled.guidance)) > 5
     hook = policy.model.lm_head.register_forward_hook(lambda head, args, logits: seen.append(logits.shape[:-1].numel()))
     ppo.improve(policy, value_head, tiny.GradientsOnly([policy.model]), rolled, config, SAMPLING.temperature)
@@ -336,10 +355,10 @@ def test_loss_sees_the_continuation_only():
 def test_guided_rollouts_continue_from_the_guidance():
     policy = tiny.lm("llama", 1)
     tasks = make_tasks(policy)
-    rolled, _ = ppo.rollout(policy, head(policy), odd_score, None, tasks, 1.0, CONFIG, SAMPLING, 3, 2)
+    rolled, _ = roll(policy, head(policy), tasks, replace(CONFIG, guidance_share=1.0), seed=3, step=2)
     wanted = generate(policy, [t["prompt"] + g for t, g in zip(tasks, rolled.guidance)], SAMPLING, keys=[t["id"] for t in tasks], seed="3 ppo 2")
     assert rolled.continuation == [r[0] for r in wanted]
-    assert rolled.guidance == ppo.guide([t["preferred"] for t in tasks], 1.0, CONFIG.guidance_tokens, generator_for(3, "ppo guidance 2"))
+    assert rolled.guidance == ppo.guide([t["preferred"] for t in tasks], 1 - 2 / 6, CONFIG.guidance_tokens, generator_for(3, "ppo guidance 2"))
 
 
 # ---------------------------------------------------------------------------------------------------- the update loop
@@ -356,7 +375,7 @@ def test_first_ratio_is_exactly_1_with_padding_and_micro_batches(family, dtype):
 def test_figures_of_the_update_average_over_tokens_and_passes():
     policy, value_head, _ = start()
     config = replace(CONFIG, epochs=3, kl_coef=0.0)
-    rolled, _ = ppo.rollout(policy, value_head, odd_score, None, make_tasks(policy), 0.0, config, SAMPLING, 0, 0)
+    rolled, _ = roll(policy, value_head, make_tasks(policy), replace(config, guidance_share=0.0))
     figures = ppo.improve(policy, value_head, tiny.GradientsOnly([policy.model, value_head]), rolled, config, SAMPLING.temperature)
     # the weights stay, so that every ratio is 1: the mean loss is minus the mean whitened advantage, that is 0
     assert figures["policy_loss"] == pytest.approx(0, abs=1e-5)
@@ -369,7 +388,7 @@ def test_learning_rates_of_policy_and_value_head_follow_the_cosine():
     config = replace(CONFIG, steps=6, warmup=1 / 3, lr=0.01, value_lr=0.1, epochs=1)  # two steps rise
     policy, value_head, optimizer = start(config)
     rates = []
-    for figures in ppo.optimise(policy, value_head, optimizer, odd_score, None, make_tasks(policy), config, SAMPLING, 0):
+    for figures in ppo.optimise(policy, value_head, optimizer, odd_score, None, make_tasks(policy), config, SAMPLING, 0, new_progress(config)):
         rates.append(figures["lr"] / 0.01)
         assert optimizer.param_groups[1]["lr"] == pytest.approx(10 * figures["lr"])
     assert rates == pytest.approx([0.5, 1.0, 1.0, 0.5 + 0.5 * math.cos(math.pi / 4), 0.5, 0.5 - 0.5 * math.cos(math.pi / 4)])
@@ -386,7 +405,7 @@ def test_a_bandit_is_solved():
     wanted = tiny.ids("red")[0]
     config = replace(CONFIG, steps=40, batch=9, lr=1e-2, missing_end=0.0, guidance_share=0.0, epochs=2)
     policy = tiny.lm("llama", 1)
-    value_head = ppo.new_value_head(policy)
+    value_head = critics.new_value_head(policy)
     sampling = Sampling(max_new_tokens=2)
     tasks = make_tasks(policy)
 
@@ -395,8 +414,8 @@ def test_a_bandit_is_solved():
         return np.mean([r[0] == wanted for rows in drawn for r in rows])
 
     assert share() < 0.2
-    score = lambda prompts, responses: torch.tensor([float(r[0] == wanted) for r in responses])
-    figures = run(policy, value_head, ppo.new_optimizer(policy, value_head, config), config, score, sampling=sampling)
+    score = lambda tasks, responses: torch.tensor([float(r[0] == wanted) for r in responses])
+    figures = run(policy, value_head, critics.new_optimizer(policy, value_head, config), config, score, sampling=sampling)
     assert share() > 0.95
     assert figures[-1]["reward"] == 1 and figures[-1]["entropy"] < figures[0]["entropy"]
 
@@ -441,14 +460,14 @@ def test_resumed_run_equals_an_unbroken_one_bit_for_bit(family, tied, tmp_path):
 
     broken, broken_head, optimizer = start(config, family, tied)
     figures = []
-    for step in ppo.optimise(broken, broken_head, optimizer, odd_score, reference, make_tasks(broken), config, SAMPLING, 0):
+    for step in ppo.optimise(broken, broken_head, optimizer, odd_score, reference, make_tasks(broken), config, SAMPLING, 0, new_progress(config)):
         figures.append(step)
         if step["step"] == 2:
-            optim.save_checkpoint(checkpoint, {"policy": broken.model, "value": broken_head}, optimizer, {"step": 2})
+            optim.save_checkpoint(checkpoint, {"policy": broken.model, "value": broken_head}, optimizer, {"step": 2, "kl_coef": config.kl_coef})
             break
     resumed, resumed_head, optimizer = start(config, family, tied)
     facts = optim.load_checkpoint(checkpoint, {"policy": resumed.model, "value": resumed_head}, optimizer)
-    figures += run(resumed, resumed_head, optimizer, config, reference=reference, first_step=facts["step"])
+    figures += run(resumed, resumed_head, optimizer, config, reference=reference, progress=facts)
     assert json.dumps(figures) == json.dumps(unbroken) and [f["step"] for f in figures] == [1, 2, 3, 4, 5]
     assert tiny.weights(resumed.model, resumed_head) == tiny.weights(policy.model, value_head)
     assert tiny.weights(resumed.model) != tiny.weights(broken.model)
@@ -461,8 +480,8 @@ def test_the_seed_decides_a_run():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_score_that_is_not_finite_skips_the_update_and_leaves_weights_alone(bad):
-    def score(prompts, responses):
-        values = odd_score(prompts, responses)
+    def score(tasks, responses):
+        values = odd_score(tasks, responses)
         values[1] = bad
         return values
 
@@ -479,7 +498,7 @@ def test_a_score_that_is_not_finite_skips_the_update_and_leaves_weights_alone(ba
 def test_gradients_are_clipped_as_one():
     policy, value_head, _ = start()
     config = replace(CONFIG, epochs=1, max_grad_norm=1e-3)
-    rolled, _ = ppo.rollout(policy, value_head, odd_score, None, make_tasks(policy), 0.0, config, SAMPLING, 0, 0)
+    rolled, _ = roll(policy, value_head, make_tasks(policy), replace(config, guidance_share=0.0))
     recorder = tiny.GradientsOnly([policy.model, value_head])
     figures = ppo.improve(policy, value_head, recorder, rolled, config, SAMPLING.temperature)
     assert figures["grad_norm"] > 1e-2
@@ -488,9 +507,9 @@ def test_gradients_are_clipped_as_one():
 
 def test_value_head_starts_at_zero_and_has_its_own_learning_rate():
     policy = tiny.lm("llama", 1, tied=True)
-    value_head = ppo.new_value_head(policy)
+    value_head = critics.new_value_head(policy)
     assert all((p == 0).all() for p in value_head.parameters()) and value_head.weight.dtype == torch.float32
-    optimizer = ppo.new_optimizer(policy, value_head, CONFIG)
+    optimizer = critics.new_optimizer(policy, value_head, CONFIG)
     groups = [{id(p) for p in group["params"]} for group in optimizer.param_groups]
     assert groups == [{id(p) for p in policy.model.parameters()}, {id(p) for p in value_head.parameters()}]
     assert [group["lr"] for group in optimizer.param_groups] == [CONFIG.lr, CONFIG.value_lr]
@@ -509,6 +528,7 @@ def test_behaviour_counts_guided_and_unguided_answers_apart():
     found = ppo.behaviour(policy, rolled)
     assert found["reward"] == pytest.approx((1 - 1 + 3 - 2 + 0.5) / 5) and found["reward_guided"] == pytest.approx(5.0)
     assert found["reward_deviation"] == pytest.approx(np.std([s for *_, s in cases], ddof=1), rel=1e-5)
+    assert found["tokens"] == 2 + 5 + 3 + 4 + 2 + 1 + 2
     assert found["length"] == pytest.approx((2 + 5 + 3 + 4 + 2 + 1 + 2) / 7) and found["ended"] == pytest.approx(5 / 7)
     assert found["refusals_known"] == 1 / 2 and found["refusals_unknown"] == 1 / 2 and found["refusals_guided"] == 1 / 2
     assert found["hallucinations"] == pytest.approx(2 / 5), "of the unguided answers"
@@ -536,3 +556,99 @@ def test_no_alarm_where_nothing_is_wrong():
 def test_an_alarm_names_what_is_wrong(change, balanced, words):
     found = ppo.alarms({**FINE, **change}, FINE, balanced, 0.6)
     assert len(found) == 1 and words in found[0] and "\n" not in found[0]
+
+
+# ---------------------------------------------------------------------------------------------------- what the settings change
+
+@pytest.mark.parametrize("kl, factor", [(2.0, 1.0), (2.2, 1.01), (20.0, 1.02), (1.8, 0.99), (-5.0, 0.98)])
+def test_kl_penalty_is_steered_by_at_most_two_per_cent_a_step(kl, factor):
+    assert ppo.adapted_kl_coef(0.5, kl, 2.0) == pytest.approx(0.5 * factor)
+
+
+def test_an_adaptive_kl_penalty_follows_from_each_steps_own_kl_and_is_resumed():
+    config = replace(CONFIG, steps=4, kl_coef=0.5, kl_target=0.01)
+    progress = new_progress(config)
+    figures = run(*start(config), config, reference=tiny.lm("llama", 1), progress=progress)
+    coef = 0.5
+    for f in figures:
+        assert f["kl_coef"] == pytest.approx(coef)
+        coef *= 1 + 0.1 * max(-0.2, min(0.2, f["kl"] / 0.01 - 1))
+    assert progress == {"step": 4, "kl_coef": pytest.approx(coef)} and coef != pytest.approx(0.5, rel=1e-4)
+    fixed = run(*start(config), replace(config, kl_target=0.0), reference=tiny.lm("llama", 1))
+    assert {f["kl_coef"] for f in fixed} == {0.5}
+
+
+def test_kl_penalty_of_the_progress_is_the_one_in_the_rewards():
+    policy, reference = tiny.lm("llama", 1), tiny.lm("llama", 2)
+    rolled = [ppo.rollout(policy, head(policy), odd_score, reference, make_tasks(policy), CONFIG, SAMPLING, 0, 0, coef)[0] for coef in (0.0, 0.4)]
+    for without, penalised in zip(rolled[0].micro, rolled[1].micro):
+        config = replace(CONFIG, gamma=1.0, lam=1.0)
+        first, second = (ppo.advantages(ppo.token_rewards(torch.zeros(len(m["mask"])), m["log_prob"], m["reference"], m["mask"], coef),
+                                        torch.zeros_like(m["value"]), m["mask"], config.gamma, config.lam)
+                         for m, coef in ((without, 0.0), (penalised, 0.4)))
+        assert (first == 0).all()
+        gaps = (penalised["log_prob"] - penalised["reference"]) * penalised["mask"]
+        torch.testing.assert_close(second, -0.4 * gaps.flip(1).cumsum(1).flip(1) * penalised["mask"], rtol=1e-4, atol=1e-5)
+
+
+def test_passes_end_before_the_update_that_would_go_on_from_too_large_a_kl():
+    config = replace(CONFIG, steps=1, epochs=5, lr=3e-2)
+    free = run(*start(config), config)[0]
+    stopped = run(*start(config), replace(config, stop_kl=1e-6))[0]
+    one = run(*start(config), replace(config, epochs=1))[0]
+    assert free["passes"] == 5 and stopped["passes"] == 1
+    policies = []
+    for changed in (replace(config, stop_kl=1e-6), replace(config, epochs=1)):
+        policy, value_head, optimizer = start(config)
+        run(policy, value_head, optimizer, changed)
+        policies.append((tiny.weights(policy.model, value_head), all(p.grad is None for p in policy.model.parameters())))
+    assert policies[0] == policies[1] == (policies[0][0], True), "as if there had been one pass, and no gradient is left over"
+    assert stopped["grad_norm"] == one["grad_norm"]
+
+
+def test_one_batch_of_8_has_the_gradient_of_four_of_2():
+    policy = tiny.lm("llama", 1)
+    value_head, found = head(policy), []
+    for micro_rows in (8, 2):
+        config = replace(CONFIG, epochs=1, batch=8, micro_rows=micro_rows, max_grad_norm=1e9)
+        rolled, _ = roll(policy, value_head, make_tasks(policy, 8), config)
+        recorder = tiny.GradientsOnly([policy.model, value_head])
+        ppo.improve(policy, value_head, recorder, rolled, config, SAMPLING.temperature)
+        assert len(rolled.micro) == 8 // micro_rows
+        found.append(torch.cat([g.flatten() for g in recorder.steps[0]]))
+    assert float((found[0] - found[1]).abs().max()) < 1e-6 < float(found[0].abs().max())
+
+
+def test_ratio_and_clipped_values_of_the_update_are_logged():
+    config = replace(CONFIG, steps=1, epochs=3, lr=3e-2, value_lr=1.0, value_clip=1e-3)
+    figures = run(*start(config), config)[0]
+    assert figures["ratio_max"] > 1.01 and figures["value_clip_fraction"] > 0
+    still = run(*start(config), replace(config, lr=1e-12, value_lr=1e-12))[0]
+    assert still["ratio_max"] == pytest.approx(1, abs=1e-4) and still["value_clip_fraction"] < 0.1
+
+
+@pytest.mark.parametrize("unguided, guided, says", [(0.0, 0.0, True), (float("nan"), 0.01, True), (0.05, 0.0, False), (0.0, 0.3, False)])
+def test_before_the_first_step_it_says_where_nothing_can_be_reinforced(unguided, guided, says):
+    assert ("nothing to reinforce" in ppo.abstention({"refusals_unknown": unguided, "refusals_guided": guided})) == says
+
+
+def test_with_a_separate_critic_a_run_resumes_bit_for_bit(tmp_path):
+    config, checkpoint = replace(CONFIG, steps=3, value_lr=1e-3), str(tmp_path / "checkpoint")
+
+    def begin():
+        model = reward.load(tiny.folder(tmp_path / "base"), tiny.tokenizer(), torch.float32, seed=3)
+        policy, critic = tiny.lm("llama", 1), critics.Critic(model)
+        return policy, critic, critics.new_optimizer(policy, critic, config)
+
+    policy, critic, optimizer = begin()
+    unbroken = run(policy, critic, optimizer, config)
+    broken, broken_critic, optimizer = begin()
+    progress = new_progress(config)
+    loop = ppo.optimise(broken, broken_critic, optimizer, odd_score, None, make_tasks(broken), config, SAMPLING, 0, progress)
+    figures = [next(loop), next(loop)]
+    optim.save_checkpoint(checkpoint, {"policy": broken.model, "value": broken_critic}, optimizer, progress)
+    resumed, resumed_critic, optimizer = begin()
+    progress = optim.load_checkpoint(checkpoint, {"policy": resumed.model, "value": resumed_critic}, optimizer)
+    figures += run(resumed, resumed_critic, optimizer, config, progress=progress)
+    assert json.dumps(figures) == json.dumps(unbroken)
+    assert tiny.weights(resumed.model, resumed_critic) == tiny.weights(policy.model, critic)

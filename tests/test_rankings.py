@@ -166,3 +166,22 @@ def test_a_ranking_of_three_makes_its_three_pairs_best_first():
         ([{"role": "assistant", "content": x}], [{"role": "assistant", "content": y}]) for x, y in ("ab", "ac", "bc")]
     assert all(p["prompt"] == record["prompt"] for p in made)
     assert [p["kinds"] for p in made] == [["factual", "uncertain"], ["factual", "hallucination"], ["uncertain", "hallucination"]]
+
+
+# ---------------------------------------------------------------------------------------------------- the control
+
+def test_shuffled_states_keep_their_numbers_and_turn_round_what_changes():
+    records = [{"id": str(i), "ranking": ["a", "b"], "kinds": list(rankings.RANKING[state]), "state": state}
+               for i, state in enumerate(["known"] * 30 + ["unknown"] * 20)]
+    mixed = {"id": "m", "ranking": ["a", "b", "c"], "kinds": list(rankings.RANKING["mixed"]), "state": "mixed"}
+    shuffled = rankings.shuffle_states([*records[:10], mixed, *records[10:]], 0)
+    assert shuffled[10] == mixed and [r["state"] for r in shuffled].count("known") == 30
+    del shuffled[10]
+    changed = 0
+    for before, after in zip(records, shuffled):
+        turned = before["state"] != after["state"]
+        changed += turned
+        assert after["id"] == before["id"] and after["kinds"] == list(rankings.RANKING[after["state"]])
+        assert after["ranking"] == (["b", "a"] if turned else ["a", "b"])
+    assert 15 < changed < 35
+    assert rankings.shuffle_states(records, 0) != rankings.shuffle_states(records, 1)

@@ -29,16 +29,16 @@ def evaluated(states, **changed):
 def folder(tmp_path):
     """A run folder with what the stages leave, as far as the report reads it."""
     values = {
-        "config.json": {"preset": "lab", "settings": {"model": "lab", "questions": "lab", "seed": 0, "dtype": "float32", "device": "cpu", "probe.repeats": 10},
+        "config.json": {"preset": "lab", "settings": {"model": "lab", "questions": "lab", "seed": 0, "dtype": "float32", "device": "cpu", "probe.repeats": 10, "algorithm": "ppo"},
                         "versions": {"torch": "9.8.7", "transformers": "6.5.4"}},
         "evaluate/before.json": {**evaluated({"1": 12, "2": 8, "3": 2, "4": 18}), "probe_auroc": 0.8765, "skill_accuracy": 0.95},
         "evaluate/after.json": {**evaluated({"1": 13, "2": 7, "3": 15, "4": 5}, truthful=0.875), "skill_accuracy": 0.925},
         "annotate/summary.json": {"rule": "gold", "states": {"known": 30, "unknown": 60, "mixed": 10}, "rankings": 97,
                                   "dropped": {"no refusal": 3}, "score AUROC": 0.912, "agreement with the true states": 0.987},
         "reward/accuracy.json": [
-            {"state": "known", "pair": "factual > uncertain", "n": 8, "accuracy": 0.875, "always_answer": 1.0, "longer": 0.25},
-            {"state": "general", "pair": "chosen > rejected", "n": 4, "accuracy": 0.75, "always_answer": 0.5, "longer": 0.5}],
-        "policy/chosen.json": {"step": 2, "balanced": 0.6}}
+            {"state": "known", "pair": "factual > uncertain", "n": 8, "accuracy": 0.875, "interval": [0.5291, 0.9776], "always_answer": 1.0, "longer": 0.25},
+            {"state": "general", "pair": "chosen > rejected", "n": 4, "accuracy": 0.75, "interval": [0.3, 0.95], "always_answer": 0.5, "longer": 0.5}],
+        "policy/chosen.json": {"algorithm": "ppo", "step": 2, "balanced": 0.6}}
     run = tmp_path / "my-run"
     for name, value in values.items():
         (run / name).parent.mkdir(parents=True, exist_ok=True)
@@ -136,10 +136,10 @@ def test_report_holds_the_numbers_of_the_run(folder):
                           ["in use: hidden of layers 2-3", "-", "0.860", "0.810", "0.900", "0.850", "0.940", "0.400"]]
     assert ablations[2:] == [["as set", "hidden", "0.400", "0.860", "0.850", "0.940"], ["one layer", "hidden", "0.440", "0.830", "0.820", "0.910"]]
     assert [row[:3] for row in labels[2:]] == [["known", "30", "30%"], ["unknown", "60", "60%"], ["mixed", "10", "10%"]]
-    assert rewards[2][:6] == ["known", "factual > uncertain", "8", "87.5%", "100.0%", "25.0%"] and rewards[2][6] == "66-94%"
+    assert rewards[2][:6] == ["known", "factual > uncertain", "8", "87.5% [52.9%, 97.8%]", "100.0%", "25.0%"] and rewards[2][6] == "66-94%"
     assert rewards[3][0] == "general" and rewards[3][6] == "-"
     for words in ("# RLKF run: my-run", "torch 9.8.7", "AUROC 0.876", "97 rankings", "3 questions dropped: no refusal", "AUROC 0.912", "98.7%",
-                  "PPO step 2", "Calibration error (ECE, 10 bins) 0.021", "by 1.250, 0.123 before", "probe 62 s", "ppo 118 s", "together 3.0 min", "40 test questions"):
+                  "step 2 of PPO", "Calibration error (ECE, 10 bins) 0.021", "by 1.250, 0.123 before", "probe 62 s", "ppo 118 s", "together 3.0 min", "40 test questions"):
         assert words in text, words
 
 

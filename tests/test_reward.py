@@ -36,13 +36,14 @@ def model(base):
 
 @pytest.fixture
 def examples(model):
-    return [reward.tokenise(model.lm, record) for record in RECORDS]
+    return [reward.tokenise(model.lm, record, 0.5) for record in RECORDS]
 
 
 @pytest.fixture
 def pairs(examples):
-    """(prompts, responses) of all rankings, one below the other; of many lengths."""
-    return [p for p, responses in examples for _ in responses], [r for _, responses in examples for r in responses]
+    """(prompts, responses, P(known)) of all rankings, one below the other; of many lengths."""
+    flat = [(prompt, response, known) for prompt, responses, known in examples for response in responses]
+    return [p for p, _, _ in flat], [r for _, r, _ in flat], [k for _, _, k in flat]
 
 
 def huggingface_scores(folder, rows, pad=None):
@@ -96,7 +97,7 @@ def test_ranking_loss_stays_finite_for_scores_far_apart():
 
 def test_score_is_read_at_the_last_token_of_the_response(model, pairs):
     got = reward.scores(model, *pairs).detach()
-    for prompt, response, score in zip(*pairs, got):
+    for prompt, response, _, score in zip(*pairs, got):
         with torch.no_grad():
             states = model.lm.model.base_model(input_ids=torch.tensor([prompt + response])).last_hidden_state[0]
             by_position = states @ model.lm.model.score.weight[0]
@@ -106,7 +107,7 @@ def test_score_is_read_at_the_last_token_of_the_response(model, pairs):
 
 def test_huggingface_alone_gives_the_same_scores(model, pairs, tmp_path):
     reward.save(model, tmp_path)
-    rows = [p + r for p, r in zip(*pairs)]
+    rows = [p + r for p, r, _ in zip(*pairs)]
     mine = reward.scores(model, *pairs).detach()
     torch.testing.assert_close(huggingface_scores(tmp_path, rows), mine, rtol=1e-5, atol=1e-5)
     pad = json.loads((tmp_path / "config.json").read_text())["pad_token_id"]
@@ -115,7 +116,7 @@ def test_huggingface_alone_gives_the_same_scores(model, pairs, tmp_path):
 
 def test_folder_pads_with_the_token_that_its_classifier_takes_for_padding(model, pairs, tmp_path):
     reward.save(model, tmp_path)
-    tokenizer, rows = tiny.reloaded_tokenizer(tmp_path), [p + r for p, r in zip(*pairs)]
+    tokenizer, rows = tiny.reloaded_tokenizer(tmp_path), [p + r for p, r, _ in zip(*pairs)]
     scores = huggingface_scores(tmp_path, rows, tokenizer.pad_token_id)
     torch.testing.assert_close(scores, reward.scores(model, *pairs).detach(), rtol=1e-5, atol=1e-5)
     assert tokenizer.pad_token_id == json.loads((tmp_path / "config.json").read_text())["pad_token_id"]
@@ -127,12 +128,12 @@ def test_a_tokenizer_with_no_special_token_but_the_end_makes_a_usable_folder(bas
     reward.save(model, tmp_path)
     pad = json.loads((tmp_path / "config.json").read_text())["pad_token_id"]
     assert pad is not None and pad != model.lm.end_id
-    scores = huggingface_scores(tmp_path, [p + r for p, r in zip(*pairs)], pad)
+    scores = huggingface_scores(tmp_path, [p + r for p, r, _ in zip(*pairs)], pad)
     torch.testing.assert_close(scores, reward.scores(model, *pairs).detach(), rtol=1e-5, atol=1e-5)
 
 
 def test_score_does_not_depend_on_the_batch(model, pairs):
-    alone = torch.stack([reward.scores(model, [p], [r])[0] for p, r in zip(*pairs)]).detach()
+    alone = torch.stack([reward.scores(model, [p], [r], [k])[0] for p, r, k in zip(*pairs)]).detach()
     torch.testing.assert_close(reward.scores(model, *pairs).detach(), alone, rtol=1e-5, atol=1e-5)
     for rows in (1, 2, 64):
         torch.testing.assert_close(reward.score_all(model, *pairs, rows=rows), alone, rtol=1e-5, atol=1e-5)
@@ -146,7 +147,8 @@ def test_score_all_reports_progress_once_for_each_pair(model, pairs):
 
 
 def test_responses_close_with_the_end_token_and_stand_best_first(model):
-    prompt, responses = reward.tokenise(model.lm, RECORDS[1])
+    prompt, responses, known = reward.tokenise(model.lm, RECORDS[1], 0.25)
+    assert known == 0.25
     assert prompt == tiny.ids("<user> what is the capital of rome <assistant>")
     assert responses == [tiny.ids(f"{text} <end>") for text in (FACT, REFUSAL, FICTION)]
 
@@ -187,7 +189,7 @@ def test_normalisation_is_kept_in_config_json_and_read_back(model, pairs, tmp_pa
 
 def test_normalisation_of_equal_scores_is_finite(model, pairs):
     prompt, response = pairs[0][0], pairs[1][0]
-    reward.set_normalisation(model, [prompt] * 4, [response] * 4)
+    reward.set_normalisation(model, [prompt] * 4, [response] * 4, [0.5] * 4)
     assert torch.isfinite(reward.normalised(model, *pairs)).all()
 
 
@@ -203,7 +205,7 @@ def first_step(model, examples, **settings):
 @pytest.mark.parametrize("micro_rows", [1, 4, 64])
 def test_micro_batches_add_up_to_the_gradient_of_the_whole_batch(model, examples, micro_rows):
     figures, gradients = first_step(model, examples, batch=64, beta=0.1, micro_rows=micro_rows)
-    rows, sizes = [p + r for p, responses in examples for r in responses], [len(responses) for _, responses in examples]
+    rows, sizes = [p + r for p, responses, _ in examples for r in responses], [len(responses) for _, responses, _ in examples]
     scores = torch.stack([model.lm.model(input_ids=torch.tensor([row])).logits[0, 0] for row in rows])
     loss = loss_by_loops(scores, sizes, 0.1)
     expected = torch.autograd.grad(loss, list(model.lm.model.parameters()), allow_unused=True)
@@ -215,7 +217,7 @@ def test_micro_batches_add_up_to_the_gradient_of_the_whole_batch(model, examples
 def test_accuracy_of_a_step_is_the_share_of_pairs_in_the_right_order(model, examples):
     figures, _ = first_step(model, examples, batch=64, micro_rows=5)
     right = []
-    for prompt, responses in examples:
+    for prompt, responses, _ in examples:
         scores = [model.lm.model(input_ids=torch.tensor([prompt + r])).logits.item() for r in responses]
         right += [scores[i] > scores[j] for i in range(len(scores)) for j in range(i + 1, len(scores))]
     assert figures["accuracy"] == pytest.approx(np.mean(right)) and 0 < np.mean(right) < 1
@@ -224,14 +226,14 @@ def test_accuracy_of_a_step_is_the_share_of_pairs_in_the_right_order(model, exam
 def test_each_epoch_shows_every_ranking_once_in_another_order(model, examples, monkeypatch):
     shown, score = [], reward.scores
 
-    def spy(model, prompts, responses):
+    def spy(model, prompts, responses, p_known):
         shown.append(list(dict.fromkeys(map(tuple, prompts))))
-        return score(model, prompts, responses)
+        return score(model, prompts, responses, p_known)
 
     monkeypatch.setattr(reward, "scores", spy)
     config = reward.RewardConfig(batch=4, epochs=3, micro_rows=64)
     figures = list(reward.learn(model, examples, config, 0, tiny.GradientsOnly([model.lm.model])))
-    everything = {tuple(prompt) for prompt, _ in examples}
+    everything = {tuple(prompt) for prompt, _, _ in examples}
     assert [f["step"] for f in figures] == [1, 2, 3, 4, 5, 6] and [len(part) for part in shown] == [4, 2] * 3
     epochs = [frozenset(shown[i]) for i in (0, 2, 4)]
     for i in (0, 2, 4):
@@ -259,7 +261,7 @@ def test_learning_resumes_to_the_same_weights_as_an_unbroken_run(base, tmp_path)
 
     def start():
         model = reward.load(base, tiny.tokenizer(), torch.float32, seed=3)
-        return model, [reward.tokenise(model.lm, r) for r in RECORDS], optim.adamw([{"params": list(model.lm.model.parameters()), "lr": config.lr}])
+        return model, [reward.tokenise(model.lm, r, 0.5) for r in RECORDS], optim.adamw([{"params": list(model.lm.model.parameters()), "lr": config.lr}])
 
     model, examples, optimizer = start()
     unbroken = list(reward.learn(model, examples, config, 5, optimizer))
@@ -280,7 +282,7 @@ def test_learning_resumes_to_the_same_weights_as_an_unbroken_run(base, tmp_path)
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 100])
 def test_forward_passes_hold_every_ranking_once_and_no_more_rows_than_asked(rows):
-    examples = [([0] * length, [[0]] * size) for length, size in ((5, 2), (1, 3), (9, 2), (2, 2), (5, 3), (3, 6))]
+    examples = [([0] * length, [[0]] * size, 0.5) for length, size in ((5, 2), (1, 3), (9, 2), (2, 2), (5, 3), (3, 6))]
     groups = reward.pack(examples, rows)
     assert sorted(i for group in groups for i in group) == list(range(len(examples)))
     for group in groups:
@@ -299,9 +301,9 @@ def test_accuracy_by_state_counts_pairs_and_baselines(monkeypatch):
         ("unknown", [5.0, 1.0], [5, 2]), ("unknown", [-1.0, -2.0], [5, 7]),
         ("mixed", [3.0, 1.0, 2.0], [1, 2, 3]), ("general", [0.0, 4.0], [4, 2])]
     scores = torch.tensor([s for _, row, _ in cases for s in row])
-    monkeypatch.setattr(reward, "score_all", lambda model, prompts, responses: scores)
+    monkeypatch.setattr(reward, "score_all", lambda model, prompts, responses, p_known: scores)
     table = reward.accuracy_by_state(None, [{"state": state, "kinds": kinds[state]} for state, _, _ in cases],
-                                     [([1], [[2] * n for n in lengths]) for _, _, lengths in cases])
+                                     [([1], [[2] * n for n in lengths], 0.5) for _, _, lengths in cases])
     found = {(r["state"], r["pair"]): (r["n"], r["accuracy"], r["always_answer"], r["longer"]) for r in table}
     assert found == {
         ("known", "factual > uncertain"): (4, 2 / 4, 1.0, (0 + 1 + 0.5 + 1) / 4),
@@ -310,3 +312,41 @@ def test_accuracy_by_state_counts_pairs_and_baselines(monkeypatch):
         ("mixed", "factual > hallucination"): (1, 1.0, 0.5, 0.0),
         ("mixed", "uncertain > hallucination"): (1, 0.0, 0.0, 0.0),
         ("general", "chosen > rejected"): (1, 0.0, 0.5, 1.0)}
+
+
+# ---------------------------------------------------------------------------------------------------- P(known) in the head
+
+def test_a_head_that_reads_p_known_adds_its_second_output_by_how_known_the_question_is(base, examples, tmp_path):
+    model = reward.load(base, tiny.tokenizer(), torch.float32, seed=7, p_known=True)
+    known = [0.0, 0.3, 0.5, 1.0, 0.9, 0.1]
+    flat = reward.laid_out([(prompt, responses, k) for (prompt, responses, _), k in zip(examples, known)])
+    got = reward.scores(model, *flat).detach()
+    reward.save(model, tmp_path)
+    classifier = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert classifier.config.num_labels == 2
+    for prompt, response, k, score in zip(*flat, got):
+        with torch.no_grad():
+            a, b = classifier(input_ids=torch.tensor([prompt + response])).logits[0].tolist()
+        assert float(score) == pytest.approx(a + (2 * k - 1) * b, abs=1e-4)
+    again = reward.load(tmp_path, tiny.tokenizer(), torch.float32)
+    assert torch.equal(reward.scores(again, *flat), reward.scores(model, *flat))
+
+
+def test_with_p_known_the_same_responses_can_rank_one_way_for_a_known_question_and_the_other_for_an_unknown_one(base):
+    model = reward.load(base, tiny.tokenizer(), torch.float32, seed=7, p_known=True)
+    prompt, fact, refusal = tiny.ids("<user> who is paris <assistant>"), tiny.ids("rome <end>"), tiny.ids("i do not know <end>")
+    examples = [(prompt, [fact, refusal], 0.95), (prompt, [refusal, fact], 0.05)]
+    config = reward.RewardConfig(lr=3e-3, batch=2, epochs=40)
+    optimizer = optim.adamw([{"params": list(model.lm.model.parameters()), "lr": config.lr}])
+    assert list(reward.learn(model, examples, config, 0, optimizer))[-1]["accuracy"] == 1
+
+
+def test_pairs_in_order_equal_a_double_loop():
+    scores, sizes = torch.tensor([3.0, 1.0, 2.0, 2.0, 5.0, 1.0, 1.0]), [3, 2, 2]
+    right, of, start = 0, 0, 0
+    for size in sizes:
+        for i in range(start, start + size):
+            for j in range(i + 1, start + size):
+                right, of = right + int(scores[i] > scores[j]), of + 1
+        start += size
+    assert reward.pairs_in_order(scores, sizes) == (right, of) == (2, 5)

@@ -2,14 +2,19 @@
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 import rlkf
+import runs
+import settings
+import tiny
 from data.world import WorldConfig
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -100,12 +105,12 @@ tokenizer = AutoTokenizer.from_pretrained("reward")
 text = tokenizer.apply_chat_template([{"role": "user", "content": "where does anna live ?"}], tokenize=False, add_generation_prompt=True)
 ids = tokenizer(text + "paris .", add_special_tokens=False).input_ids + [tokenizer.eos_token_id]
 assert "lm" not in sys.modules and policy(torch.tensor([ids])).logits.isfinite().all()
-print(json.dumps([ids, reward(torch.tensor([ids])).logits.item()]))
+print(json.dumps([ids, reward(torch.tensor([ids])).logits[0].tolist()]))
 """
     out = subprocess.run([sys.executable, "-c", program], cwd=finished / "runs" / "lab", capture_output=True, text=True, check=True).stdout
-    ids, score = json.loads(out.splitlines()[-1])
+    ids, (a, b) = json.loads(out.splitlines()[-1])  # the lab's head reads P(known): two outputs
     model = rlkf.reward.load(str(finished / "runs" / "lab" / "reward"), AutoTokenizer.from_pretrained(finished / "runs" / "lab" / "reward"), torch.float32)
-    assert float(rlkf.reward.scores(model, [ids[:4]], [ids[4:]])[0].detach()) == pytest.approx(score, abs=1e-5)
+    assert float(rlkf.reward.scores(model, [ids[:4]], [ids[4:]], [0.8])[0].detach()) == pytest.approx(a + 0.6 * b, abs=1e-5)
 
 
 def test_a_second_call_skips_what_is_done_and_a_changed_setting_redoes_what_depends_on_it(finished, monkeypatch, capsys):
@@ -131,6 +136,68 @@ def test_killed_in_every_stage_and_started_again_gives_the_same_policy_bit_for_b
     assert not [name for name in os.listdir(tmp_path / "runs" / "lab") if name.endswith((".work", ".part"))]
 
 
+@pytest.mark.parametrize("algorithm, given", [
+    ("dpo", ["--dpo.steps", "7", "--dpo.batch", "16"]), ("sft", ["--sft.steps", "7", "--sft.batch", "16"]),
+    ("rejection", ["--rejection.rounds", "2", "--rejection.samples", "4", "--rejection.batch", "4"])])
+def test_other_algorithms_interrupted_and_started_again_give_the_same_policy(algorithm, given, finished, tmp_path, monkeypatch, capsys):
+    arguments, policies = ["--stage", "ppo", *ARGUMENTS, "--algorithm", algorithm, *given], []
+    for name, dies in (("whole", ()), ("broken", (5, 4))):
+        shutil.copytree(finished / "runs", tmp_path / name / "runs", copy_function=os.link)
+        monkeypatch.chdir(tmp_path / name)
+        for lines in dies:
+            log, left = runs.Run.log, [lines]
+
+            def dying(run, stage, **figures):
+                log(run, stage, **figures)
+                left[0] -= figures.get("event") == "step"
+                if not left[0]:
+                    raise KeyboardInterrupt
+
+            with monkeypatch.context() as patched:
+                patched.setattr(runs.Run, "log", dying)
+                assert rlkf.main(arguments) == 130
+        assert rlkf.main(arguments) == 0
+        chosen = json.loads(read("runs/lab/policy/chosen.json"))
+        policies.append((chosen, read("runs/lab/policy/model.safetensors")))
+    assert policies[0] == policies[1] and policies[0][0]["algorithm"] == algorithm
+    assert f"{algorithm}: kept step" in capsys.readouterr().out
+
+
+def test_a_loss_that_is_not_finite_three_times_stops_with_the_last_good_state_saved(finished, tmp_path, monkeypatch, capsys):
+    shutil.copytree(finished / "runs", tmp_path / "runs", copy_function=os.link)
+    monkeypatch.chdir(tmp_path)
+    arguments, normalised, left = ["--stage", "ppo", *ARGUMENTS, "--ppo.lam", "0.9"], rlkf.reward.normalised, [4]
+
+    def spoilt(*parts):
+        left[0] -= 1
+        return normalised(*parts) * (1 if left[0] > 0 else float("nan"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rlkf.reward, "normalised", spoilt)
+        assert rlkf.main(arguments) == 2
+    assert "updates in a row were skipped" in capsys.readouterr().err
+    facts = json.loads(read("runs/lab/ppo.work/checkpoint/training.json"))
+    assert facts["step"] == 5, "three good steps and two whose two updates each were skipped"
+    assert all(t.isfinite().all() for t in load_file("runs/lab/ppo.work/checkpoint/training.safetensors").values())
+    assert rlkf.main(arguments) == 0, "and the same command goes on"
+
+
+def test_general_pairs_of_a_file_are_kept_in_the_data_stage_and_long_ones_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    pairs = [{"prompt": "who is paris", "chosen": "red " * n + "rome", "rejected": "blue"} for n in range(1, 9)]
+    (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(p)}\n" for p in pairs))
+    built = settings.build("smollm2", {"general": "pairs.jsonl", "reward.max_tokens": "10"})
+    run = runs.Run(str(tmp_path / "run"), built)
+    rlkf.stage_data(run)
+    kept = records(tmp_path / "run" / "data" / "general.jsonl")
+    assert sorted(p["chosen"] for p in kept) == sorted(p["chosen"] for p in pairs) and kept[0]["prompt"] == [{"role": "user", "content": "who is paris"}]
+    found = rlkf.general_records(run, tiny.lm())  # 5 tokens of prompt, then n + 1 words and the end
+    assert sorted(len(r["ranking"][0].split()) for r in found) == [2, 3, 4] and "5 of 8 general pairs have more than 10 tokens" in capsys.readouterr().out
+    before = run.key("data")
+    (tmp_path / "pairs.jsonl").write_text(f"{json.dumps(pairs[0])}\n")
+    assert run.key("data") != before
+
+
 LINE = '{"question": "Who?", "answers": ["I"]}\n'
 
 
@@ -141,6 +208,13 @@ LINE = '{"question": "Who?", "answers": ["I"]}\n'
     (["--ppo.lr", "fast"], ["--ppo.lr", "a number", "fast"]),
     (["--ppo.lr"], ["--ppo.lr", "a value"]),
     (["--ppo.steps", "0"], ["--ppo.steps", "at least 1"]),
+    (["--algorithm", "dop"], ["--algorithm", "dpo, rejection", "did you mean dpo?"]),
+    (["--algorithm", "sft"], ["--algorithm sft", "--sft.steps above 0"]),
+    (["--ppo.kl_target", "1", "--ppo.kl_coef", "0"], ["--ppo.kl_target", "--ppo.kl_coef above 0"]),
+    (["--seeds", "11"], ["--seeds", "1 to 10"]),
+    (["--general", "pairs.jsonl"], ["--general", "the lab has its own"]),
+    (["--preset", "smollm2", "--general", "missing.jsonl"], ["missing.jsonl", "No such file"]),
+    (["--preset", "smollm2", "--general", "pairs.jsonl"], ["pairs.jsonl, line 1", '"rejected"']),
     (["--device", "gpu"], ["--device", "gpu"]),
     (["--dtype", "float16"], ["--dtype", "float32, bfloat16"]),
     (["--run", "../x"], ["--run", "../x"]),
@@ -156,7 +230,7 @@ LINE = '{"question": "Who?", "answers": ["I"]}\n'
 ])
 def test_a_users_mistake_is_one_clear_line_and_status_2(arguments, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for name, text in {"empty": "", "broken": LINE + "{", "field": LINE + '{"question": "Who?"}\n', "none": '{"question": "Who?", "answers": []}\n',
+    for name, text in {"empty": "", "broken": LINE + "{", "field": LINE + '{"question": "Who?"}\n', "pairs": '{"prompt": "Who?", "chosen": "I."}', "none": '{"question": "Who?", "answers": []}\n',
                        "twice": '{"id": 7, "question": "Who?", "answers": ["I"]}\n' * 2}.items():
         (tmp_path / f"{name}.jsonl").write_text(text)
     (tmp_path / "bert").mkdir()

@@ -42,9 +42,9 @@ def test_a_setting_changes_the_keys_of_its_stage_and_of_all_that_follow(name, te
     assert differ == (STAGES[STAGES.index(first):] if first else ())
 
 
-def test_every_setting_but_the_device_makes_some_stage_stale():
+def test_every_setting_but_device_seeds_and_the_endpoints_limits_makes_some_stage_stale():
     read = {section for sections in runs.DEPENDS.values() for section in sections}
-    assert {name.split(".")[0] for name in settings.catalogue()} - read - set(runs.IDENTITY) == {"device"}
+    assert {name.split(".")[0] for name in settings.catalogue()} - read - set(runs.IDENTITY) == {"device", "seeds", "endpoint"}
 
 
 def test_the_labs_settings_mean_nothing_to_a_real_model(tmp_path):
@@ -291,3 +291,37 @@ def test_the_log_is_read_by_stage_event_and_present_settings(tmp_path):
     make(tmp_path, ppo__lr="0.5").log("ppo", event="step", step=1, reward=9.0)
     assert [(line["event"], line["step"], line.get("reward")) for line in run.logged("ppo")] == [("step", 1, 0.25), ("validation", 1, None)]
     assert [line["loss"] for line in run.logged("reward")] == [0.1]
+
+
+# ---------------------------------------------------------------------------------------------------- training loops
+
+def steps(*skipped):
+    """Figures of a loop with so many skipped updates a step."""
+    return ({"step": n, "skipped": s} for n, s in enumerate(skipped, 1))
+
+
+def test_a_followed_loop_is_logged_and_saved_after_the_caller_has_seen_the_step(tmp_path):
+    run, events = make(tmp_path), []
+    run.open("lab")
+    for figures in runs.followed(run, "ppo", steps(0, 0, 0, 0, 0), "it", 5, save_every=2, save=lambda: events.append("save"), event="step"):
+        events.append(figures["step"])
+    assert events == [1, 2, "save", 3, 4, "save", 5]
+    assert [(line["step"], line["event"], line["steps"]) for line in run.logged("ppo")] == [(n, "step", 5) for n in range(1, 6)]
+
+
+@pytest.mark.parametrize("skipped, stops_after", [((1, 1, 1, 0), 3), ((2, 2, 0, 0), 2), ((3, 0), 1), ((1, 1, 0, 1, 1, 0), None), ((0, 2, 0, 2, 0), None)])
+def test_three_skipped_updates_in_a_row_stop_a_loop_with_the_state_saved(skipped, stops_after, tmp_path):
+    run, seen, saved = make(tmp_path), [], []
+    run.open("lab")
+
+    def go():
+        for figures in runs.followed(run, "reward", steps(*skipped), "it", len(skipped), save=lambda: saved.append(True)):
+            seen.append(figures["step"])
+
+    if stops_after is None:
+        go()
+        assert len(seen) == len(skipped) and not saved
+    else:
+        with pytest.raises(FloatingPointError, match=f"step {stops_after}: .* in a row were skipped"):
+            go()
+        assert len(seen) == stops_after and saved == [True]

@@ -5,7 +5,10 @@ import re
 import pytest
 import torch
 
+import data.endpoint
+import data.wiki_qa
 import data.world
+import dpo
 import dreamcatcher
 import evaluate
 import lm
@@ -17,8 +20,9 @@ import settings
 import sft
 from files import UserError
 
-SECTIONS = {"world": data.world.WorldConfig, "sampling": lm.Sampling, "probe": probe.ProbeConfig, "annotate": dreamcatcher.AnnotateConfig,
-            "reward": reward.RewardConfig, "sft": sft.SFTConfig, "ppo": ppo.PPOConfig, "evaluate": evaluate.EvaluateConfig}
+SECTIONS = {"world": data.world.WorldConfig, "qa": data.wiki_qa.QAConfig, "endpoint": data.endpoint.EndpointConfig, "sampling": lm.Sampling,
+            "probe": probe.ProbeConfig, "annotate": dreamcatcher.AnnotateConfig, "reward": reward.RewardConfig, "sft": sft.SFTConfig,
+            "ppo": ppo.PPOConfig, "dpo": dpo.DPOConfig, "rejection": dpo.RejectionConfig, "evaluate": evaluate.EvaluateConfig}
 STAGES = ("base", "data", "probe", "annotate", "reward", "ppo", "evaluate", "report")
 
 

@@ -5,11 +5,18 @@ import pytest
 import torch
 
 import lm
+import optim
 import sft
 import tiny
 
 TASKS = [{"prompt": [2, 4, 5, 6], "preferred": [7, 8, 1]}, {"prompt": [2, 4, 9], "preferred": [10, 1]},
          {"prompt": [2, 5, 6, 7, 8, 9], "preferred": [11, 12, 9, 1]}]
+
+
+def learn(policy, config):
+    """The figures of all steps."""
+    optimizer = optim.adamw([{"params": list(policy.model.parameters()), "lr": config.lr}])
+    return list(sft.learn(policy, optimizer, TASKS, config, 0, {"step": 0}))
 
 
 @pytest.fixture(params=tiny.FAMILIES)
@@ -32,7 +39,7 @@ def test_micro_batches_add_up_to_the_whole_batch(policy):
     weights = []
     for rows in (1, 2, 16):
         other = lm.wrap(copy.deepcopy(policy.model), policy.tokenizer)
-        losses = [f["loss"] for f in sft.learn(other, TASKS, sft.SFTConfig(steps=2, lr=1e-3, batch=3, micro_rows=rows), 0)]
+        losses = [f["loss"] for f in learn(other, sft.SFTConfig(steps=2, lr=1e-3, batch=3, micro_rows=rows))]
         weights.append((losses, torch.cat([p.detach().flatten() for p in other.model.parameters()])))
     for losses, flat in weights[1:]:
         assert losses == pytest.approx(weights[0][0], rel=1e-5)
@@ -40,12 +47,12 @@ def test_micro_batches_add_up_to_the_whole_batch(policy):
 
 
 def test_the_policy_comes_to_say_what_it_imitates(policy):
-    list(sft.learn(policy, TASKS, sft.SFTConfig(steps=60, lr=1e-2, batch=3), 0))
+    learn(policy, sft.SFTConfig(steps=60, lr=1e-2, batch=3))
     said = lm.generate(policy, [t["prompt"] for t in TASKS], lm.Sampling(max_new_tokens=6, temperature=0.0))
     assert [r[0] for r in said] == [t["preferred"] for t in TASKS]
 
 
 def test_without_steps_nothing_changes(policy):
     before = copy.deepcopy(policy.model.state_dict())
-    assert list(sft.learn(policy, TASKS, sft.SFTConfig(), 0)) == []
+    assert learn(policy, sft.SFTConfig()) == []
     assert all(torch.equal(before[name], value) for name, value in policy.model.state_dict().items())

@@ -1,0 +1,106 @@
+"""Ablations: variants do only what they do not share, an interrupted one goes on, and the table is what the files say."""
+import csv
+import json
+import os
+
+import numpy as np
+import pytest
+
+import ablate
+import files
+import settings
+from files import UserError
+from runs import STAGES, Run
+
+FAILS = "median labels"  # the variant whose stages say that they cannot be done
+
+
+class Stages:
+    """Stands in for the stages: writes the least that the ablation reads, and keeps what ran where."""
+
+    def __init__(self):
+        self.ran, self.left = [], None
+
+    def functions(self):
+        return {stage: self.make(stage) for stage in STAGES}
+
+    def make(self, stage):
+        def function(run):
+            """A stage."""
+            self.ran.append((stage, run.folder))
+            if self.left is not None:
+                self.left -= 1
+                if self.left < 0:
+                    raise KeyboardInterrupt
+            if run.settings.annotate.rule == "median":
+                raise UserError("no question is known")
+            if stage == "ppo":
+                for step, balanced in ((0, 0.5), (5, 0.91), (10, 0.88)):
+                    run.log("ppo", event="validation", step=step, tokens=100 * step, balanced=balanced)
+            with run.output(stage) as folder:
+                value = 0.9 + 0.01 * run.settings.seed - (0.4 if run.settings.ppo.guidance_share == 0 else 0)
+                files.write_json(os.path.join(folder, "after.json"), dict.fromkeys(ablate.MEASURES, value))
+        return function
+
+
+def start(folder, stages, **given):
+    """The ablation of the lab over two seeds."""
+    build = lambda more: settings.build("lab", {"seeds": "2", **given, **more})
+    run = Run(str(folder), build({}))
+    run.open("lab")
+    ablate.ablate(run, "lab", build, stages.functions())
+    return json.loads((folder / "ablation.json").read_text())
+
+
+@pytest.fixture
+def stages():
+    return Stages()
+
+
+def test_each_variant_runs_only_the_stages_that_it_does_not_share(tmp_path, stages):
+    results = start(tmp_path, stages)
+    done = {}
+    for stage, folder in stages.ran:
+        done.setdefault(os.path.relpath(folder, tmp_path / "ablate"), []).append(stage)
+    early, late = ["base", "data", "probe", "annotate", "reward"], ["ppo", "evaluate"]
+    assert done["0/full"] == early + late == done["1/full"]
+    assert done["0/without-guidance"] == done["0/DPO"] == done["1/separate-critic"] == late
+    assert done["0/P-known-not-in-the-reward-model"] == ["reward", *late]
+    assert done["0/without-s_p"] == ["annotate", "reward", *late]
+    assert "0/kl_coef-0.1" not in done, "the lab's own penalty: nothing differs"
+    assert set(results) == set(ablate.variants(settings.build("lab", {}))) and set(results["full"]) == {"0", "1"}
+
+
+def test_an_interrupted_ablation_goes_on_where_it_was(tmp_path, stages):
+    stages.left = 12
+    with pytest.raises(KeyboardInterrupt):
+        start(tmp_path, stages)
+    stages.left = None
+    before = list(stages.ran)
+    start(tmp_path, stages)
+    again = stages.ran[len(before):]
+    assert again[0] == before[-1] and not set(again) & set(before[:-1])
+    count = len(stages.ran)
+    start(tmp_path, stages)
+    assert all(os.path.basename(folder).startswith("median-labels") for _, folder in stages.ran[count:]), "only what failed is tried again"
+
+
+def test_the_table_holds_means_intervals_tokens_steps_and_failures(tmp_path, stages):
+    start(tmp_path, stages)
+    with open(tmp_path / "ablation.csv", newline="") as f:
+        rows = {row["variant"]: row for row in csv.DictReader(f)}
+    full, half = rows["full"], 12.706 * np.std([0.9, 0.91], ddof=1) / 2**0.5
+    assert float(full["truthful"]) == pytest.approx(0.905) and float(full["truthful high"]) == pytest.approx(0.905 + half)
+    assert (full["seeds"], full["tokens"], full["steps to goal"]) == ("2", "1000", "5 5")
+    assert rows[FAILS]["seeds"] == "0" and rows[FAILS]["failed"] == "no question is known"
+    text = (tmp_path / "ablation.md").read_text()
+    assert all(name in text for name in rows) and "no question is known" in text
+    assert (tmp_path / "ablation.png").stat().st_size > 10_000
+
+
+def test_variants_are_settings_that_differ_from_the_full_method():
+    for preset in ("lab", "smollm2"):
+        base = settings.build(preset, {})
+        for name, given in ablate.variants(base).items():
+            changed = settings.flatten(settings.build(preset, given)) != settings.flatten(base)
+            assert changed or name == "full" or given == {"ppo.kl_coef": str(base.ppo.kl_coef)}, name
