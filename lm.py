@@ -327,22 +327,31 @@ def response_logits(lm, batch, temperature=1.0):
     """Logits that predict the response tokens, and the hidden states that they are read from.
 
     Returns (tokens, vocabulary) float32, divided by the temperature, and (tokens, width), tokens in row-major order of
-    `batch.response_mask`. A hook cuts the input of the language-model head down to those positions, so that no logits
-    of the prompt or of padding are ever computed.
+    `batch.response_mask`.
     """
-    where, seen = response_positions(batch), {}
+    with lm.autocast():
+        logits, hidden = logits_at(lm, {**batch.inputs, "use_cache": False}, *response_positions(batch))
+    return logits / temperature, hidden
 
-    def keep_response(head, args):
-        seen["hidden"] = args[0][where]                               # (tokens, width)
+
+def logits_at(lm, inputs, row, column):
+    """Logits (tokens, vocabulary) and hidden states (tokens, width), float32, at the positions (row, column) of one forward.
+
+    A hook cuts the input of the language-model head down to those positions, so that no logits of the prompt or of
+    padding are ever computed. `inputs` are the forward's arguments; the caller chooses autocast.
+    """
+    seen = {}
+
+    def keep(head, args):
+        seen["hidden"] = args[0][row, column]
         return (seen["hidden"],)
 
-    hook = lm.model.get_output_embeddings().register_forward_pre_hook(keep_response)
+    hook = lm.model.get_output_embeddings().register_forward_pre_hook(keep)
     try:
-        with lm.autocast():
-            logits = lm.model(**batch.inputs, use_cache=False).logits
+        logits = lm.model(**inputs).logits
     finally:
         hook.remove()
-    return logits.float() / temperature, seen["hidden"].float()
+    return logits.float(), seen["hidden"].float()
 
 
 def log_probs(logits, ids):

@@ -1,13 +1,14 @@
 """What a run did, in tables and pictures, from the files that its stages left.
 
 Nothing is computed anew here. The report is Markdown, also printed at the end of a run; figures are PNG and need
-matplotlib, without which there are only tables. Texts of models and data are escaped. Left out: the paper's benchmark
-tables.
+matplotlib, without which there are only tables. Texts of models and data are escaped. Left out: the paper's
+own benchmark figures, which are of other models.
 """
 import csv
 import math
 import os
 
+import benchmarks
 from evaluate import FIGURE_1
 from files import read_json, read_jsonl, whole
 
@@ -90,6 +91,7 @@ def build(folder, logged, seconds, samples_shown, say):
               [[name, *(share(r.get(key), r["intervals"].get(key)) for r in (before, after)), what]
                for key, (name, what) in MEASURES.items() if key in before]),
         f"The policy kept is the one after step {chosen['step']} of {chosen['algorithm'].upper()}, the best on the validation questions.",
+        *benchmark_section(os.path.join(folder, "evaluate", "benchmarks.json"), settings),
         "## Probing (section 3.2)", probe_table(probes),
         "One linear probe; layer, kind and L2 chosen by the log loss on validation subjects, each figure the mean over "
         f"{settings['probe.repeats']} random splits of the subjects. Calibration error (ECE, 10 bins) {number(calibrated, 'ece')} after dividing the "
@@ -125,6 +127,18 @@ def build(folder, logged, seconds, samples_shown, say):
     with whole(os.path.join(folder, "report.md")) as part, open(part, "w", encoding="utf-8") as f:
         f.write(text)
     return text
+
+
+def benchmark_section(path, settings):
+    """Parts of the report on benchmarks; none where the run has none."""
+    if not os.path.exists(path):
+        return []
+    rows = [[name, measure, before["n"], *(share(r["value"], r["interval"]) for r in (before, result["after"][measure]))]
+            for name, result in read_json(path).items() for measure, before in result["before"].items()]
+    drawn = f"{settings['benchmarks.limit']} questions of each, drawn with seed {settings['seed']}" if settings["benchmarks.limit"] else "all questions"
+    return ["## Benchmarks (Tables 3 and 4)", f"Zero-shot, {drawn}; generation is greedy, with the chat template; log-likelihoods are taken without it. "
+            + "; ".join(f"{name}: {what}" for name, what in benchmarks.MEASURES.items()) + ".",
+            table(["benchmark", "measure", "n", "before [95% interval]", "after [95% interval]"], rows)]
 
 
 def pick(samples, n):

@@ -19,6 +19,8 @@ from transformers.utils import logging as transformers_logging
 
 import ablate
 import answers
+import benchmark_data
+import benchmarks
 import dreamcatcher
 import embed
 import evaluate
@@ -334,12 +336,38 @@ def stage_evaluate(run):
         for name, model in (("before", load_model(run)), ("after", trained)):
             replies = evaluate.greedy(model, skill, s.sampling)
             results[name]["skill_accuracy"] = float(np.mean([answers.mentions(t, q["answers"]) for t, q in zip(replies, skill)]))
+    measured = run_benchmarks(run, policy) if s.benchmarks.names else None
     with run.output("evaluate") as folder:
+        if measured is not None:
+            write_json(os.path.join(folder, "benchmarks.json"), measured)
         for name, result in results.items():
             write_json(os.path.join(folder, f"{name}.json"), result)
         write_jsonl(os.path.join(folder, "answers.jsonl"), [
             {"id": q["id"], "question": q["question"], "answers": q["answers"], "state": state, "before": b, "after": a}
             for q, state, b, a in zip(questions, states, texts["before"], texts["after"])])
+
+
+def load_benchmarks(settings):
+    """{name: questions} of the benchmarks that are set."""
+    config = settings.benchmarks
+    return {name: benchmark_data.load(name, config.dir, config.limit, settings.seed) for name in config.names}
+
+
+def run_benchmarks(run, policy):
+    """Tables 3 and 4: {benchmark: {"before": {measure: {"n", "value", "interval"}}, "after": ...}}."""
+    s, results = run.settings, {}
+    questions = load_benchmarks(s)
+    for when, lm in (("before", load_model(run)), ("after", policy)):
+        for name, asked in questions.items():
+            def in_blocks(way, block, make):
+                return runs.in_blocks(run, "evaluate", block, benchmarks.BLOCK, f"{name} {when} RLKF, {way}", make, f"{name}.{when}.{way}.jsonl")
+
+            found = benchmarks.evaluate(lm, name, asked, s.sampling.rows, in_blocks)
+            results.setdefault(name, {})[when] = benchmarks.summary(found, s.evaluate.resamples, s.seed)
+    for name, result in results.items():
+        say(f"  {name}: " + ", ".join(f"{measure} {report.share(before['value'])} -> {report.share(result['after'][measure]['value'])}"
+                                      for measure, before in result["before"].items()))
+    return results
 
 
 def stage_report(run):
@@ -369,6 +397,8 @@ def main(argv):
         transformers_logging.disable_progress_bar()
         if command.stage not in ("all", "ablate", *run.stages):
             raise UserError(f"--stage {command.stage}: only the lab has this stage, not {settings.model}")
+        if command.stage in ("all", "evaluate") and not run.is_done("evaluate"):
+            load_benchmarks(settings)  # a missing file or column is said now, not hours later
         run.open(command.preset)
         if command.stage == "ablate":
             ablate.ablate(run, command.preset, lambda given: all_settings.build(command.preset, {**command.given, **given}), STAGE_FUNCTIONS)

@@ -26,8 +26,9 @@ from settings import LAB, flatten
 IDENTITY = ("model", "embedder", "questions", "seed")   # another value of these is another run
 DEPENDS = {  # the sections of settings that a stage reads itself, besides those of all stages before it
     "base": ("world",), "data": ("general", "qa"), "probe": ("probe", "sampling", "dtype"), "annotate": ("annotate",),
-    "reward": ("reward",), "ppo": ("algorithm", "sft", "ppo", "dpo", "rejection"), "evaluate": ("evaluate",), "report": (),
+    "reward": ("reward",), "ppo": ("algorithm", "sft", "ppo", "dpo", "rejection"), "evaluate": ("evaluate", "benchmarks"), "report": (),
 }
+RIVALS = ("dpo", "rejection")  # sections that mean nothing unless they are the algorithm
 FOLDER = {"ppo": "policy"}
 STAGES = tuple(DEPENDS)
 MOST_SKIPPED = 3  # updates in a row that were not finite, before a training loop stops
@@ -85,7 +86,8 @@ class Run:
         facts = {name: flat[name] for name in IDENTITY}
         for earlier in self.stages[:self.stages.index(stage) + 1]:
             for name, value in flat.items():
-                if name.split(".")[0] in DEPENDS[earlier]:
+                section = name.split(".")[0]
+                if section in DEPENDS[earlier] and (section not in RIVALS or section == self.settings.algorithm):
                     facts[name] = list(value) if isinstance(value, tuple) else value
         for name in (*(source for source, _ in parse_mix(self.settings.questions)), *self.settings.qa.passages, self.settings.general):
             paths = [os.path.join(name, text) for text in sorted(os.listdir(name)) if text.endswith(".txt")] if os.path.isdir(name) else [name]
@@ -263,13 +265,13 @@ def resumed_records(path, expected):
     return kept
 
 
-def in_blocks(run, stage, questions, size, what, make):
+def in_blocks(run, stage, questions, size, what, make, file="generations.jsonl"):
     """`make(block of questions)` -> records, over all questions in blocks of like length; an interrupted call goes on.
 
-    Returns the records in the order of the questions.
+    Returns the records in the order of the questions. `file`, in the stage's folder of half-done work, keeps what is done.
     """
     blocks = [[questions[i] for i in block] for block in batches_by_length([len(q["question"]) for q in questions], size)]
-    path = run.work(stage, "generations.jsonl")
+    path = run.work(stage, file)
     records = resumed_records(path, [[q["id"] for q in block] for block in blocks])
     done = len(records)
     with bar(len(questions), "questions", what, done) as tick:

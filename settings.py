@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 
 import torch
 
+from benchmark_data import SOURCES
+from benchmarks import BenchmarkConfig
 from data.endpoint import EndpointConfig, check_url
 from data.hub import parse_source
 from data.passages import FIELDS
@@ -55,6 +57,7 @@ class Settings:
     dpo: DPOConfig = field(default_factory=DPOConfig)
     rejection: RejectionConfig = field(default_factory=RejectionConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    benchmarks: BenchmarkConfig = field(default_factory=BenchmarkConfig)
 
 
 PRESETS = {
@@ -62,7 +65,7 @@ PRESETS = {
     "lab": {
         "sampling.max_new_tokens": 12, "sampling.rows": 1024, "probe.k": 10, "probe.band": 1, "probe.rows": 256,
         "reward.lr": 3e-4, "reward.epochs": 3, "reward.batch": 32, "reward.micro_rows": 128, "reward.warmup": 0.05, "reward.p_known": True,
-        "sft.lr": 1e-4, "sft.batch": 128, "sft.micro_rows": 128, "dpo.lr": 1e-4, "dpo.steps": 60, "dpo.batch": 128, "dpo.micro_rows": 256,
+        "sft.lr": 1e-4, "sft.batch": 128, "sft.micro_rows": 128, "dpo.lr": 3e-4, "dpo.steps": 60, "dpo.batch": 128, "dpo.micro_rows": 256,
         "rejection.lr": 3e-4, "rejection.batch": 64, "rejection.micro_rows": 128,
         "ppo.lr": 1e-4, "ppo.value_lr": 3e-3, "ppo.steps": 60, "ppo.batch": 128, "ppo.micro_rows": 128,
         "ppo.kl_coef": 0.1, "ppo.guidance_tokens": 2, "ppo.validate_every": 5,
@@ -193,7 +196,7 @@ def check(settings):
             raise UserError(f"--{section}.lower: expected at most --{section}.upper ({flat[f'{section}.upper']}), not {flat[f'{section}.lower']}")
     if settings.seed >= 2**63:
         raise UserError(f"--seed: expected less than 2^63, not {settings.seed}")
-    for name in ("seed", "sampling.top_k", "ppo.value_coef", "ppo.value_clip", "ppo.missing_end", "sft.steps", "evaluate.samples_shown", "annotate.uncertain_k", "ppo.kl_coef", "ppo.kl_target", "ppo.stop_kl",
+    for name in ("seed", "sampling.top_k", "ppo.value_coef", "ppo.value_clip", "ppo.missing_end", "sft.steps", "evaluate.samples_shown", "benchmarks.limit", "annotate.uncertain_k", "ppo.kl_coef", "ppo.kl_target", "ppo.stop_kl",
                  "reward.beta", "reward.general", "qa.temperature", "endpoint.retries"):
         if flat[name] < 0:
             raise UserError(f"--{name}: expected at least 0, not {flat[name]}")
@@ -214,6 +217,9 @@ def check(settings):
     if settings.algorithm == "sft" and not settings.sft.steps:
         raise UserError("--algorithm sft: expected --sft.steps above 0 beside it")
     check_questions(settings)
+    for name in settings.benchmarks.names:
+        if name not in SOURCES:
+            raise UserError(f"--benchmarks.names: expected some of {','.join(SOURCES)}, not {name!r}{nearest(name, SOURCES)}")
     if (settings.model == LAB) != (settings.questions == LAB):
         raise UserError("--model lab and --questions lab go together: give both a real model and real questions, or neither")
 

@@ -33,7 +33,8 @@ def finish(run, *stages):
 @pytest.mark.parametrize("name, text, first", [
     ("world__values", "30", "base"), ("seed", "1", "base"), ("embedder", "some/where", "base"), ("probe__k", "3", "probe"),
     ("sampling__temperature", "0.5", "probe"), ("dtype", "bfloat16", "probe"), ("probe__l2", "1,2", "probe"), ("annotate__rule", "median", "annotate"),
-    ("annotate__scores", "s_p", "annotate"), ("reward__lr", "0.5", "reward"), ("ppo__steps", "3", "ppo"), ("sft__steps", "3", "ppo"),
+    ("annotate__scores", "s_p", "annotate"), ("reward__lr", "0.5", "reward"), ("ppo__steps", "3", "ppo"), ("sft__steps", "3", "ppo"), ("algorithm", "dpo", "ppo"),
+    ("dpo__lr", "0.5", None), ("rejection__rounds", "9", None),
     ("evaluate__resamples", "9", "evaluate"),
     ("device", "cuda", None)])
 def test_a_setting_changes_the_keys_of_its_stage_and_of_all_that_follow(name, text, first, tmp_path):
@@ -325,3 +326,9 @@ def test_three_skipped_updates_in_a_row_stop_a_loop_with_the_state_saved(skipped
         with pytest.raises(FloatingPointError, match=f"step {stops_after}: .* in a row were skipped"):
             go()
         assert len(seen) == stops_after and saved == [True]
+
+
+def test_a_rivals_settings_count_only_where_it_is_the_algorithm(tmp_path):
+    one, other = (make(tmp_path, algorithm="dpo", dpo__lr=lr, rejection__rounds=n) for lr, n in (("0.5", "2"), ("0.6", "9")))
+    assert one.key("reward") == other.key("reward") and one.key("ppo") != other.key("ppo")
+    assert make(tmp_path, algorithm="dpo", rejection__rounds="9").key("ppo") == make(tmp_path, algorithm="dpo").key("ppo")

@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 
+import benchmarks
 import data.endpoint
 import data.wiki_qa
 import data.world
@@ -22,7 +23,8 @@ from files import UserError
 
 SECTIONS = {"world": data.world.WorldConfig, "qa": data.wiki_qa.QAConfig, "endpoint": data.endpoint.EndpointConfig, "sampling": lm.Sampling,
             "probe": probe.ProbeConfig, "annotate": dreamcatcher.AnnotateConfig, "reward": reward.RewardConfig, "sft": sft.SFTConfig,
-            "ppo": ppo.PPOConfig, "dpo": dpo.DPOConfig, "rejection": dpo.RejectionConfig, "evaluate": evaluate.EvaluateConfig}
+            "ppo": ppo.PPOConfig, "dpo": dpo.DPOConfig, "rejection": dpo.RejectionConfig, "evaluate": evaluate.EvaluateConfig,
+            "benchmarks": benchmarks.BenchmarkConfig}
 STAGES = ("base", "data", "probe", "annotate", "reward", "ppo", "evaluate", "report")
 
 
