@@ -183,7 +183,7 @@ def clean(text):
     text = re.sub(r"(?<=\d)\s*\\(?:text|mbox|mathrm)\s*\{[^{}]*\}(?:\^\{?\d\}?)?$", "", text.strip())
     text = re.sub(r"\\(?:text|mbox|mathrm|textbf|mathbf)\s*\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"(?<=\d)\s+(?:[a-z]{2,}\s*)+$", "", text.strip())                    # "12 square inches"
-    text = re.sub(r"^[a-zA-Z](?:\([a-zA-Z]\))?\s*=\s*", "", text.strip())
+    text = re.sub(r"^[a-zA-Z](?:\([^=]*\))?\s*=\s*", "", text.strip())
     text = re.sub(r"(?<=\d),(?:\s*\\!)?(?=\d{3}(?!\d))", "", text) if not re.search(r"[(\[]|lbrace", text) else text
     return text.strip().replace(r"\lbrace", "{").replace(r"\rbrace", "}")
 

@@ -45,7 +45,7 @@ WORD_PAIRS = (("true", "false"), ("yes", "no"), ("valid", "invalid"))  # what th
 def text(record, field, where):
     """record[field], a text that is not empty. Raises UserError."""
     if field not in record:
-        raise UserError(f'{where}: no field "{field}"; it has {", ".join(map(str, record)) or "none"}')
+        raise UserError(f'{where}: no field "{field}"; it has {", ".join(repr(key)[:40] for key in record) or "none"}')
     if not isinstance(record[field], str) or not record[field].strip():
         raise UserError(f'{where}: "{field}" must be a text that is not empty')
     return record[field]
@@ -54,7 +54,7 @@ def text(record, field, where):
 def texts(record, field, where):
     """record[field], a list of at least two texts. Raises UserError."""
     if field not in record:
-        raise UserError(f'{where}: no field "{field}"; it has {", ".join(map(str, record)) or "none"}')
+        raise UserError(f'{where}: no field "{field}"; it has {", ".join(repr(key)[:40] for key in record) or "none"}')
     values = record[field]
     if not isinstance(values, list) or len(values) < 2 or not all(isinstance(v, str) and v.strip() for v in values):
         raise UserError(f'{where}: "{field}" must be a list of at least two texts that are not empty')
@@ -198,7 +198,7 @@ SOURCES = {
     "mmlu": Source(mmlu, "cais_mmlu", ("test", "validation"), "cais/mmlu", "all"),
     "winogrande": Source(winogrande, "winogrande_xl", ("validation",), "allenai/winogrande", "winogrande_xl", "validation"),
     "arc": Source(arc, "ai2_arc_challenge", ("test",), "allenai/ai2_arc", "ARC-Challenge"),
-    "bbh": Source(bbh, "bbh", (), "lukaemon/bbh", new_tokens=64),
+    "bbh": Source(bbh, "bbh", (), "SaylorTwift/bbh", new_tokens=64),
     "gsm8k": Source(gsm8k, "gsm8k_main", ("test",), "openai/gsm8k", "main", new_tokens=256),
     "math": Source(math, "competition_math", ("test",), "EleutherAI/hendrycks_math", new_tokens=256),
     "ceval": Source(chinese("question", "answer"), "ceval_exam", ("val",), "ceval/ceval-exam", hub_split="val"),

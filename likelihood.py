@@ -6,12 +6,15 @@ spaces at the end of the context belong to the continuation, and what does not f
 questions begin with is read once, what the options of one question share once more, and the options follow as a batch
 behind that cache. Left out: continuations without any context, encoder-decoder models.
 """
+import copy
+
 import torch
 
 from files import UserError
 from lm import behind_prefix, cache_argument, log_probs, logits_at, positions, read_prefix
 
-SLOTS = 12288  # keys and values of that many tokens lie in one batch's cache
+SLOTS = 12288                          # keys and values of that many tokens lie in one batch's cache
+ENOUGH = {"cpu": 512, "cuda": 8192}    # tokens of a batch that keep the processor busy
 
 
 def encode_pair(lm, context, continuation):
@@ -56,10 +59,10 @@ def shared(pairs):
 
 
 @torch.no_grad()
-def log_likelihoods(lm, questions, progress=lambda n: None):
+def log_likelihoods(lm, questions):
     """For each question, a list of (context, continuation) id lists, the list of its continuations' log-likelihoods in nats.
 
-    `progress(n)` is called as n more beginnings are done. Raises FloatingPointError where one is not finite.
+    Raises FloatingPointError where one is not finite.
     """
     fitting = []
     for pairs in questions:
@@ -70,12 +73,12 @@ def log_likelihoods(lm, questions, progress=lambda n: None):
     room = max((len(rest) for _, rests in read for rest, _ in rests), default=0)
     prefix = read_prefix(lm, beginnings, room) if read else None
     found = [None] * len(read)
-    for batch in batches(read):
+    lengths = [len(beginning) for beginning in beginnings]
+    for batch in groups([length - prefix[0] for length in lengths], lengths, ENOUGH[lm.device.type]) if read else ():
         with lm.autocast():
             values = score(lm, [read[i] for i in batch], prefix)
         for i, row in zip(batch, values):
             found[i] = row
-        progress(len(batch))
     flat = iter([value for row in found for value in row])
     result = [[next(flat) for _ in pairs] for pairs in questions]
     if not all(abs(value) < float("inf") for row in result for value in row):
@@ -83,17 +86,20 @@ def log_likelihoods(lm, questions, progress=lambda n: None):
     return result
 
 
-def batches(read):
-    """Lists of indices, neighbours in length together, at most SLOTS tokens in the cache of each (but one question at least)."""
-    found, widest, rows = [], 0, 0
-    for i in sorted(range(len(read)), key=lambda i: (len(read[i][0]), i)):
-        beginning, rests = read[i]
-        width = len(beginning) + max(len(rest) for rest, _ in rests)
-        if not found or max(widest, width) * (rows + len(rests)) > SLOTS:
+def groups(lengths, slots, enough):
+    """Lists of indices, neighbours in length together (shortest first), that are read as one padded batch each.
+
+    slots: how much cache an index takes at most, in tokens; together at most SLOTS, but one index at least. A group of
+    `enough` tokens, which keep the processor busy, takes in nothing that is more than a tenth longer than its shortest.
+    """
+    found, taken = [], 0
+    for i in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
+        full = found and (taken + slots[i] > SLOTS or lengths[i] > 1.1 * lengths[found[-1][0]] and sum(lengths[j] for j in found[-1]) >= enough)
+        if full or not found:
             found.append([])
-            widest = rows = 0
+            taken = 0
         found[-1].append(i)
-        widest, rows = max(widest, width), rows + len(rests)
+        taken += slots[i]
     return found
 
 
@@ -109,19 +115,28 @@ def score(lm, read, prefix):
     owner = torch.tensor([n for n, _, _ in rests], device=lm.device)
     first = last.log_softmax(-1)[owner, torch.tensor([rest[0] for _, rest, _ in rests], device=lm.device)]
     values = [value if len(rest) == scored else 0.0 for value, (_, rest, scored) in zip(first.tolist(), rests)]
-    longer = [r for r, (_, rest, _) in enumerate(rests) if len(rest) > 1]
-    if longer:
-        kept = owner[longer]
-        cache.batch_select_indices(kept)
-        width = max(len(rests[r][1]) for r in longer) - 1                               # the last token predicts nothing
-        ids = torch.tensor([rests[r][1][:-1] + [0] * (width + 1 - len(rests[r][1])) for r in longer], device=lm.device)
-        real = torch.tensor([[1] * (len(rests[r][1]) - 1) + [0] * (width + 1 - len(rests[r][1])) for r in longer], device=lm.device)
-        mask = torch.cat([inputs["attention_mask"][kept], real], 1)
-        where = [(n, j) for n, r in enumerate(longer) for j in range(max(0, len(rests[r][1]) - rests[r][2] - 1), len(rests[r][1]) - 1)]
-        row, column = torch.tensor(where, device=lm.device).T
-        logits, _ = logits_at(lm, {"input_ids": ids, "attention_mask": mask, "position_ids": positions(mask)[:, -width:], **to_cache}, row, column)
-        wanted = torch.tensor([rests[longer[n]][1][j + 1] for n, j in where], device=lm.device)
-        for (n, _), value in zip(where, log_probs(logits, wanted).tolist()):
-            values[longer[n]] += value
+    longer = [(r, n, rest, scored) for r, (n, rest, scored) in enumerate(rests) if len(rest) > 1]
+    slots = [inputs["attention_mask"].shape[1] + len(rest) for _, _, rest, _ in longer]
+    for index in groups([len(rest) - 1 for _, _, rest, _ in longer], slots, ENOUGH[lm.device.type]):
+        chunk = [longer[i] for i in index]
+        for r, value in score_behind(lm, chunk, inputs["attention_mask"], copy.deepcopy(cache)):
+            values[r] += value
     flat = iter(values)
     return [[next(flat) for _ in rows] for _, rows in read]
+
+
+def score_behind(lm, chunk, mask, cache):
+    """[(r, log-probability), ...] of the scored tokens but the first of (r, row of the cache, rest, scored) in `chunk`."""
+    rows = torch.tensor([n for _, n, _, _ in chunk], device=lm.device)
+    cache.batch_select_indices(rows)
+    rests = [rest[:-1] for _, _, rest, _ in chunk]                                      # the last token predicts nothing
+    width = max(map(len, rests))
+    ids = torch.tensor([rest + [0] * (width - len(rest)) for rest in rests], device=lm.device)
+    real = torch.tensor([[1] * len(rest) + [0] * (width - len(rest)) for rest in rests], device=lm.device)
+    mask = torch.cat([mask[rows], real], 1)
+    where = [(i, j) for i, (_, _, rest, scored) in enumerate(chunk) for j in range(max(0, len(rest) - scored - 1), len(rest) - 1)]
+    row, column = torch.tensor(where, device=lm.device).T
+    inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions(mask)[:, -width:], cache_argument(lm.model): cache, "use_cache": True}
+    logits, _ = logits_at(lm, inputs, row, column)
+    wanted = torch.tensor([chunk[i][2][j + 1] for i, j in where], device=lm.device)
+    return [(chunk[i][0], value) for (i, _), value in zip(where, log_probs(logits, wanted).tolist())]

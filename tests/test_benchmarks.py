@@ -133,7 +133,7 @@ def test_every_missing_column_is_named_with_those_there_are(tmp_path, name):
             load(name, str(tmp_path), 0, 0)
         except UserError as error:
             used += 1
-            assert f'"{column}"' in str(error) or column in str(error)
+            assert column in str(error)
     assert used >= len(RECORDS[name][1]) - 1  # no use is made of the subject of C-Eval and CMMLU
 
 
@@ -152,7 +152,7 @@ def test_missing_folders_and_files_say_what_was_expected(tmp_path):
 
 def test_the_hub_is_read_by_name_and_what_it_cannot_give_is_one_line(monkeypatch):
     import datasets
-    data = {("cais/mmlu", "all"): [RECORDS["mmlu"][1]], ("lukaemon/bbh", "a"): [RECORDS["bbh"][1]], ("lukaemon/bbh", "b"): [RECORDS["bbh"][1]] * 2}
+    data = {("cais/mmlu", "all"): [RECORDS["mmlu"][1]], ("SaylorTwift/bbh", "a"): [RECORDS["bbh"][1]], ("SaylorTwift/bbh", "b"): [RECORDS["bbh"][1]] * 2}
     monkeypatch.setattr(datasets, "get_dataset_config_names", lambda hub: [c for h, c in data if h == hub])
     monkeypatch.setattr(datasets, "load_dataset", lambda hub, config, split: data[hub, config])
     assert [q["gold"] for q in load("mmlu", "hub", 0, 0)] == [2] and len(load("bbh", "hub", 0, 0)) == 3

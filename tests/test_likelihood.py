@@ -39,9 +39,17 @@ def test_log_likelihoods_equal_plain_forwards_on_every_family(architecture, ques
 def test_they_do_not_depend_on_the_batch(llama, monkeypatch):
     together = likelihood.log_likelihoods(llama, QUESTIONS)
     monkeypatch.setattr(likelihood, "SLOTS", 1)
-    assert [len(batch) for batch in likelihood.batches([u for pairs in QUESTIONS for u in likelihood.shared(pairs)])] == [1] * 5
+    assert likelihood.groups([3, 1, 2], [9, 9, 9], 1000) == [[1], [2], [0]]
     for one, other in zip(together, likelihood.log_likelihoods(llama, QUESTIONS)):
         assert one == pytest.approx(other, abs=1e-4)
+
+
+def test_a_group_is_full_by_its_cache_or_by_padding_once_there_is_enough(monkeypatch):
+    monkeypatch.setattr(likelihood, "SLOTS", 100)
+    assert likelihood.groups([10, 50, 11, 12, 10], [1] * 5, 1000) == [[0, 4, 2, 3, 1]]
+    assert likelihood.groups([10, 50, 11, 12, 10], [1] * 5, 20) == [[0, 4, 2], [3, 1]]
+    assert likelihood.groups([10, 10, 10, 10], [40] * 4, 1000) == [[0, 1], [2, 3]]
+    assert likelihood.groups([], [], 1) == []
 
 
 def test_each_token_of_a_beginning_is_read_once(llama):

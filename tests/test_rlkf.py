@@ -124,6 +124,24 @@ def test_a_second_call_skips_what_is_done_and_a_changed_setting_redoes_what_depe
     assert os.stat("runs/lab/reward/model.safetensors").st_mtime_ns == before
 
 
+def test_benchmarks_are_measured_before_and_after_when_they_are_named(finished, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(finished / "runs", "runs")
+    assert not os.path.exists("runs/lab/evaluate/benchmarks.json") and "Benchmarks" not in read("runs/lab/report.md").decode()
+    for name, record in (("winogrande_xl/validation", {"sentence": "anna saw rosa and _ left .", "option1": "anna", "option2": "rosa", "answer": "2"}),
+                         ("gsm8k_main/test", {"question": "how many ?", "answer": "#### 3"})):
+        os.makedirs(os.path.dirname(f"files/{name}"))
+        with open(f"files/{name}.jsonl", "w") as f:
+            f.write(4 * (json.dumps(record) + "\n"))
+    assert rlkf.main(["--stage", "all", *ARGUMENTS, "--benchmarks.names", "winogrande,gsm8k", "--benchmarks.dir", "files", "--benchmarks.limit", "3"]) == 0
+    with open("runs/lab/evaluate/benchmarks.json") as f:
+        found = json.load(f)
+    assert {name: sorted(result["after"]) for name, result in found.items()} == {"winogrande": ["acc", "generation"], "gsm8k": ["generation"]}
+    assert all(figures["n"] == 3 for result in found.values() for when in result.values() for figures in when.values())
+    text = read("runs/lab/report.md").decode()
+    assert "## Benchmarks (Tables 3 and 4)" in text and "3 questions of each, drawn with seed 3" in text
+
+
 def test_killed_in_every_stage_and_started_again_gives_the_same_policy_bit_for_bit(finished, tmp_path):
     options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": ROOT}, "capture_output": True, "text": True}
     for stage, lines in (("base", 2), ("probe", 2), ("annotate", 2), ("reward", 3), ("ppo", 1), ("ppo", 5), ("ppo", 5)):
