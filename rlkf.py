@@ -174,10 +174,11 @@ def stage_probe(run):
     temperature, raw_error, error = probe.calibrate(best, labels, parts)
     elsewhere = np.full((config.repeats, len(questions) - len(train)), -1)
     p_known = probe.out_of_fold(best["logits"] / temperature, np.concatenate([parts, elsewhere], 1))
-    layers = f"{best['layers'][0] + 1}-{best['layers'][-1] + 1}"
+    first, last = best["layers"][0] + 1, best["layers"][-1] + 1
+    layers = f"layer {first}" if first == last else f"layers {first}-{last}"
     rows = [{"kind": kind, "layer": layer + 1, **row} for kind, (_, _, logits) in found.items()
             for layer, row in enumerate(probe.score_probes(logits[..., :len(train)], labels, parts))]
-    rows.append({"kind": f"in use: {best['kind']} of layers {layers}", **{k: v for k, v in best.items() if k not in ("kind", "layers", "logits")},
+    rows.append({"kind": f"in use: {best['kind']} of {layers}", **{k: v for k, v in best.items() if k not in ("kind", "layers", "logits")},
                  "temperature": temperature, "ece_uncalibrated": raw_error, "ece": error})
     rows += probe_study.controls(activations, best, labels, parts, config, s.seed, {
         "bag of words": probe_study.bag_of_words([prompts[i] for i in train]),
@@ -199,7 +200,7 @@ def stage_probe(run):
             for i, (q, name, p, h, g) in enumerate(zip(questions, names, p_known, hits, greedy_right))])
         report.write_csv(os.path.join(folder, "accuracy.csv"), rows)
         report.write_csv(os.path.join(folder, "ablation.csv"), ablations)
-    say(f"  {(labels == 1).sum()} known, {(labels == 0).sum()} unknown, {(labels < 0).sum()} between; probe: {best['kind']} of layers {layers} "
+    say(f"  {(labels == 1).sum()} known, {(labels == 0).sum()} unknown, {(labels < 0).sum()} between; probe: {best['kind']} of {layers} "
         f"(by validation), test accuracy {best['accuracy']:.3f}, AUROC {best['auroc']:.3f}, calibration error {error:.3f} at temperature {temperature:.2f}")
     say(report.ablation_table(ablations))
 
