@@ -337,7 +337,7 @@ def stage_evaluate(run):
         for name, model in (("before", load_model(run)), ("after", trained)):
             replies = evaluate.greedy(model, skill, s.sampling)
             results[name]["skill_accuracy"] = float(np.mean([answers.mentions(t, q["answers"]) for t, q in zip(replies, skill)]))
-    measured = run_benchmarks(run, policy) if s.benchmarks.names else None
+    measured = run_benchmarks(run, trained) if s.benchmarks.names else None
     with run.output("evaluate") as folder:
         if measured is not None:
             write_json(os.path.join(folder, "benchmarks.json"), measured)
@@ -354,11 +354,11 @@ def load_benchmarks(settings):
     return {name: benchmark_data.load(name, config.dir, config.limit, settings.seed) for name in config.names}
 
 
-def run_benchmarks(run, policy):
+def run_benchmarks(run, trained):
     """Tables 3 and 4: {benchmark: {"before": {measure: {"n", "value", "interval"}}, "after": ...}}."""
     s, results = run.settings, {}
     questions = load_benchmarks(s)
-    for when, lm in (("before", load_model(run)), ("after", policy)):
+    for when, lm in (("before", load_model(run)), ("after", trained)):
         for name, asked in questions.items():
             def in_blocks(way, block, make):
                 return runs.in_blocks(run, "evaluate", block, benchmarks.BLOCK, f"{name} {when} RLKF, {way}", make, f"{name}.{when}.{way}.jsonl")
