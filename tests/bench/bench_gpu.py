@@ -73,7 +73,7 @@ def main(argv):
     config = ppo.PPOConfig(batch=prompts, epochs=2, micro_rows=32, guidance_share=0.0)
     sampling = language_model.Sampling(max_new_tokens=new_tokens, rows=prompts)
     tasks = [{"id": f"q{i}", "prompt": [3 + (7 * i + n) % 500 for n in range(prompt_tokens)], "preferred": [5, 1], "state": "known",
-              "answers": ["none"], "p_known": 0.5} for i in range(prompts)]
+              "answers": ["none"], "question": "", "p_known": 0.5} for i in range(prompts)]
     score = lambda tasks, responses: torch.tensor([len(set(r)) / len(r) for r in responses])
     head = critics.new_value_head(policy)
     optimizer = critics.new_optimizer(policy, head, config)

@@ -36,7 +36,7 @@ def ours(model, dtype, epochs):
     """Seconds of the second of two updates."""
     policy, reference = (language_model.load(model, dtype=dtype) for _ in range(2))
     scorer = reward.load(model, policy.tokenizer, dtype, seed=0)
-    tasks = [{"id": f"q{i}", "prompt": p, "preferred": [policy.end_id], "state": "known", "answers": ["x"], "p_known": 0.5}
+    tasks = [{"id": f"q{i}", "prompt": p, "preferred": [policy.end_id], "state": "known", "answers": ["x"], "question": "", "p_known": 0.5}
              for i, p in enumerate(questions(policy, 2 * PROMPTS))]
     score = lambda tasks, responses: reward.normalised(scorer, [t["prompt"] for t in tasks], responses, [0.5] * len(tasks), PROMPTS)
     config = ppo.PPOConfig(steps=2, batch=PROMPTS, epochs=epochs, micro_rows=ROWS, kl_coef=0.05, guidance_share=0.0)
