@@ -8,17 +8,7 @@ import torch
 import dreamcatcher
 import rankings
 from dreamcatcher import AnnotateConfig
-
-
-def unit_vectors(*shape, seed=0):
-    vectors = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-    return vectors / vectors.norm(dim=-1, keepdim=True)
-
-
-def cosine_by_hand(a, b):
-    a, b = a.tolist(), b.tolist()
-    dot = sum(x * y for x, y in zip(a, b))
-    return dot / math.sqrt(sum(x * x for x in a)) / math.sqrt(sum(y * y for y in b))
+from tiny import cosine_by_hand, unit_vectors
 
 
 QUESTIONS = [

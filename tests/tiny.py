@@ -4,6 +4,7 @@ The traps are set on purpose: the pad token is the end token, the GPT-2 has abso
 are large enough that a wrong position, mask or token changes every number.
 """
 import hashlib
+import math
 
 import pytest
 import torch
@@ -93,3 +94,16 @@ def weights(*modules):
         for p in module.parameters():
             digest.update(p.detach().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def unit_vectors(*shape, seed=0):
+    """Random vectors of length 1 along the last axis."""
+    vectors = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return vectors / vectors.norm(dim=-1, keepdim=True)
+
+
+def cosine_by_hand(a, b):
+    """Cosine of two vectors, sums written out."""
+    a, b = a.tolist(), b.tolist()
+    dot = sum(x * y for x, y in zip(a, b))
+    return dot / math.sqrt(sum(x * x for x in a)) / math.sqrt(sum(y * y for y in b))
