@@ -8,7 +8,7 @@ Left out: a critic that shares a part of the trunk.
 import torch
 
 import optim
-from lm import response_positions
+from lm import forward_arguments, response_positions
 
 
 class Critic(torch.nn.Module):
@@ -26,7 +26,7 @@ class Critic(torch.nn.Module):
     def forward(self, batch):
         """Values (tokens,) float32 of the states before each response token of an lm.Batch, tokens in row-major order."""
         with self.autocast():
-            states = self.trunk(**batch.inputs, use_cache=False).last_hidden_state   # (batch, time, width)
+            states = self.trunk(**forward_arguments(self.trunk, batch)).last_hidden_state   # (batch, own time, width)
         return self.head(states[response_positions(batch)].float())[:, 0]
 
 

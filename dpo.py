@@ -44,7 +44,7 @@ class RejectionConfig:
 
 def response_sums(policy, prompts, responses):
     """log pi (batch,) of whole responses, with gradients."""
-    batch = collate(prompts, responses, policy.device)
+    batch = collate(policy, prompts, responses)
     logits, _ = response_logits(policy, batch)
     return padded(log_probs(logits, batch.response[batch.response_mask]), batch.response_mask).sum(1)
 

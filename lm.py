@@ -5,8 +5,9 @@ see the same prompt, the same token ids and the same temperature. The model is a
 
 Conventions. A *prompt* is the list of token ids of a rendered chat up to the place where the assistant speaks. A
 *response* is the list of token ids that follow, with the end token if there is one. Token ids are never decoded and
-encoded again. Prompts are padded on the left, responses on the right, and masks come from lengths: a pad token may well
-be the end token. Weights stay float32; with dtype bfloat16, matrix products run in bfloat16 under autocast.
+encoded again. What several rows begin with is read once, in training too. To be answered, prompts are padded on the left;
+with a response, rows are padded on the right. Masks come from lengths: a pad token may well be the end token. Weights
+stay float32; with dtype bfloat16, matrix products run in bfloat16 under autocast.
 
 Left out: beam search, repetition penalties, quantised weights, several devices.
 """
@@ -210,23 +211,33 @@ def check_lengths(lm, prompts, room=0, keys=None):
             raise UserError(f"question {key}: its prompt of {len(prompt)} tokens and {room} new ones are more than the {limit} that the model takes")
 
 
+def common_length(prompts):
+    """How many tokens all `prompts` begin with; at least one token of each is left over."""
+    first, last = min(prompts), max(prompts)                                            # in the order of lists
+    length = next((i for i, (a, b) in enumerate(zip(first, last)) if a != b), len(first))
+    return min(length, min(map(len, prompts)) - 1)
+
+
+def reaches(lm, tokens):
+    """Whether a token sees `tokens` before it: a sliding window may not, and padding within a row takes up places in it."""
+    window = getattr(lm.model.config.get_text_config(), "sliding_window", None)
+    return not window or tokens <= window
+
+
 @torch.no_grad()
 def read_prefix(lm, prompts, room=0):
     """What all prompts begin with (a chat template's system message), read once: (number of tokens, key-value cache).
 
     At least one token of each prompt is left over. (0, None) where nothing is shared, or where a sliding window would
-    not reach over a prompt and `room` tokens more: padding behind the prefix takes up places in it.
+    not reach over a prompt and `room` tokens more.
     """
-    first, last = min(prompts), max(prompts)                                            # in the order of lists
-    length = next((i for i, (a, b) in enumerate(zip(first, last)) if a != b), len(first))
-    length = min(length, min(map(len, prompts)) - 1)
-    window = getattr(lm.model.config.get_text_config(), "sliding_window", None)
-    if len(prompts) < 2 or length < 1 or window and max(map(len, prompts)) + room > window:
+    length = common_length(prompts)
+    if len(prompts) < 2 or length < 1 or not reaches(lm, max(map(len, prompts)) + room):
         return 0, None
     cache = DynamicCache(config=lm.model.config)
     trunk = lm.model.base_model
     with lm.autocast():
-        trunk(input_ids=torch.tensor([first[:length]], device=lm.device), **{cache_argument(trunk): cache, "use_cache": True})
+        trunk(input_ids=torch.tensor([prompts[0][:length]], device=lm.device), **{cache_argument(trunk): cache, "use_cache": True})
     return length, cache
 
 
@@ -296,31 +307,63 @@ def decode_batch(lm, prompts, prefix, uniform, sampling, samples):
 
 @dataclass
 class Batch:
-    """Prompts (padded left) followed by responses (padded right), for one forward pass."""
-    input_ids: torch.Tensor       # (batch, prompt width + response width)
-    attention_mask: torch.Tensor  # the same, 1 where there is a token
-    response: torch.Tensor        # (batch, response width) ids
+    """Prompts with their responses for one forward pass, padded within and on the right; `time` is all of their columns.
+
+    `shared` lists what several rows begin with, each time (stop, rows, readers): the columns up to `stop` of these `rows`
+    are read next, and then handed on, row readers[i] of them to the i-th row that goes on.
+    """
+    input_ids: torch.Tensor       # (batch, time)
+    attention_mask: torch.Tensor  # (batch, time), 1 where there is a token
+    response: torch.Tensor        # (batch, response width) ids, padded right
     response_mask: torch.Tensor   # (batch, response width) bool
-
-    @property
-    def inputs(self):
-        return {"input_ids": self.input_ids, "attention_mask": self.attention_mask,
-                "position_ids": positions(self.attention_mask)}
+    before: torch.Tensor          # (batch,) column of the last prompt token, counted from the end: -1 is the last column
+    shared: list                  # of (stop, rows, readers)
 
 
-def collate(prompts, responses, device):
-    """Batch of equally many prompts and responses (lists of token ids, responses not empty)."""
-    ids, mask = pad_left(prompts, device)
-    width = max(map(len, responses))
-    response = torch.tensor([r + [0] * (width - len(r)) for r in responses], device=device)
-    response_mask = torch.tensor([[1] * len(r) + [0] * (width - len(r)) for r in responses], device=device)
-    return Batch(torch.cat([ids, response], 1), torch.cat([mask, response_mask], 1), response, response_mask.bool())
+def collate(lm, prompts, responses):
+    """Batch of equally many prompts and responses (lists of token ids, none empty).
+
+    Where all prompts begin alike, that is read as one row. Where prompts come up twice on the mean (rankings), each is
+    read once, but for its last token, whose state predicts the first one of every response.
+    """
+    reach = reaches(lm, max(map(len, prompts)) + max(map(len, responses)))
+    length = common_length(prompts) if reach and len(prompts) > 1 else 0
+    names = [tuple(p) for p in prompts]
+    different = list(dict.fromkeys(names))
+    once = reach and 2 * len(different) <= len(prompts) and max(map(len, prompts)) > length + 1
+    read = [len(p) - 1 if once else length for p in prompts]                            # tokens before a row's own
+    own = [(p + r)[n:] for p, r, n in zip(prompts, responses, read)]
+    stop, width = max(read), max(map(len, own))
+    lines = [(p[:length], stop - n, p[length:n] + o, width - len(o)) for p, n, o in zip(prompts, read, own)]
+    ids = [a + [0] * gap + b + [0] * rest for a, gap, b, rest in lines]
+    mask = [[1] * len(a) + [0] * gap + [1] * len(b) + [0] * rest for a, gap, b, rest in lines]
+    shared = [(length, [0], [0] * len(different if once else prompts))] if length else []
+    if once:
+        shared.append((stop, [names.index(d) for d in different], [different.index(n) for n in names]))
+    wide = max(map(len, responses))
+    tensors = [torch.tensor(table, device=lm.device) for table in (
+        ids, mask, [r + [0] * (wide - len(r)) for r in responses], [[True] * len(r) + [False] * (wide - len(r)) for r in responses],
+        [len(o) - len(r) - 1 - width for o, r in zip(own, responses)])]
+    return Batch(*tensors, [(stop, *(torch.tensor(x, device=lm.device) for x in (rows, readers))) for stop, rows, readers in shared])
+
+
+def forward_arguments(model, batch):
+    """Arguments of the forward pass of `model` over what is each row's own; what rows share is read here, with gradients."""
+    place, begun, cache = positions(batch.attention_mask), 0, DynamicCache(config=model.config) if batch.shared else None
+    to_cache = {cache_argument(model.base_model): cache, "use_cache": cache is not None}
+    for stop, rows, readers in batch.shared:
+        model.base_model(input_ids=batch.input_ids[rows, begun:stop], attention_mask=batch.attention_mask[rows, :stop],
+                         position_ids=place[rows, begun:stop], **to_cache)
+        cache.batch_select_indices(readers)
+        begun = stop
+    return {"input_ids": batch.input_ids[:, begun:], "attention_mask": batch.attention_mask, "position_ids": place[:, begun:],
+            cache_argument(model): cache, "use_cache": cache is not None}
 
 
 def response_positions(batch):
-    """Index (rows, columns) into (batch, time): for each response token the position before it, which predicts it."""
+    """Index (rows, columns), columns from the end, of each response token's predecessor, whose state predicts it."""
     row, column = batch.response_mask.nonzero(as_tuple=True)
-    return row, batch.input_ids.shape[1] - batch.response.shape[1] - 1 + column
+    return row, batch.before[row] + column
 
 
 def response_logits(lm, batch, temperature=1.0):
@@ -330,7 +373,7 @@ def response_logits(lm, batch, temperature=1.0):
     `batch.response_mask`.
     """
     with lm.autocast():
-        logits, hidden = logits_at(lm, {**batch.inputs, "use_cache": False}, *response_positions(batch))
+        logits, hidden = logits_at(lm, forward_arguments(lm.model, batch), *response_positions(batch))
     return logits / temperature, hidden
 
 
@@ -375,7 +418,7 @@ def response_log_probs(lm, prompts, responses, temperature=1.0, rows=32):
     """For each pair the list of its response tokens' log-probabilities (float)."""
     result = [None] * len(prompts)
     for index in batches_by_length([len(p) + len(r) for p, r in zip(prompts, responses)], rows):
-        batch = collate([prompts[i] for i in index], [responses[i] for i in index], lm.device)
+        batch = collate(lm, [prompts[i] for i in index], [responses[i] for i in index])
         logits, _ = response_logits(lm, batch, temperature)
         flat = iter(log_probs(logits, batch.response[batch.response_mask]).tolist())
         for i in index:

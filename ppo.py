@@ -167,7 +167,7 @@ def rollout(policy, critic, score, reference, tasks, config, sampling, seed, ste
     micro, entropies = [], 0.0
     with torch.no_grad():
         for index in batches_by_length([len(p) + len(c) for p, c in zip(prompts, continuation)], config.micro_rows):
-            batch = collate([prompts[i] for i in index], [continuation[i] for i in index], policy.device)
+            batch = collate(policy, [prompts[i] for i in index], [continuation[i] for i in index])
             mask = batch.response_mask
             log_prob, value, total_entropy = token_figures(policy, critic, batch, sampling.temperature, with_entropy=True)
             ref = token_figures(reference, None, batch, sampling.temperature)[0] if reference is not None else None

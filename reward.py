@@ -18,7 +18,7 @@ from transformers import AutoModelForSequenceClassification
 
 import optim
 from folders import from_folder
-from lm import LM, batches_by_length, generator_for, positions, render, response_ids
+from lm import LM, batches_by_length, collate, forward_arguments, generator_for, render, response_ids
 from metrics import wilson_interval
 
 
@@ -85,18 +85,15 @@ def scores(model, prompts, responses, p_known):
 
     p_known: a number a prompt, None for a head that does not read it.
     """
-    rows = [p + r for p, r in zip(prompts, responses)]
-    device, width = model.lm.device, max(map(len, rows))
-    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)      # (batch, time)
-    ids = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)                  # (batch, time)
+    batch = collate(model.lm, prompts, responses)
     with model.lm.autocast():
-        states = model.lm.model.base_model(input_ids=ids, attention_mask=mask, position_ids=positions(mask),
-                                           use_cache=False).last_hidden_state                            # (batch, time, width)
-    last = states[torch.arange(len(rows), device=device), mask.sum(1) - 1]                               # (batch, width)
+        trunk = model.lm.model.base_model
+        states = trunk(**forward_arguments(trunk, batch)).last_hidden_state                              # (batch, own time, width)
+    last = states[torch.arange(len(prompts)), batch.before + batch.response_mask.sum(1)]                 # (batch, width)
     outputs = F.linear(last.float(), model.lm.model.score.weight)                                        # (batch, 1 or 2)
     if outputs.shape[1] == 1:
         return outputs[:, 0]
-    return outputs[:, 0] + (2 * torch.tensor(p_known, device=device) - 1) * outputs[:, 1]
+    return outputs[:, 0] + (2 * torch.tensor(p_known, device=outputs.device) - 1) * outputs[:, 1]
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ class SFTConfig:
 
 def imitation_loss(policy, prompts, responses):
     """Sum over the response tokens of -log pi."""
-    batch = collate(prompts, responses, policy.device)
+    batch = collate(policy, prompts, responses)
     logits, _ = response_logits(policy, batch)
     return -log_probs(logits, batch.response[batch.response_mask]).sum()
 

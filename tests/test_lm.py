@@ -330,15 +330,14 @@ def test_logits_that_are_not_finite_raise_even_in_one_row(bad, temperature):
 def test_collate_masks_by_length_even_where_tokens_look_like_padding(gpt2):
     end = gpt2.tokenizer.pad_token_id
     assert end == gpt2.end_id
-    batch = language_model.collate([[5, end, 6], [0], [7, 8]], [[9, end], [end], [1, 0, 2, end]], "cpu")
-    is_token = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 0, 0, 0], [0, 1, 1, 1, 1, 1, 1]])
-    assert batch.attention_mask.tolist() == is_token.tolist()
-    assert [row[keep.bool()].tolist() for row, keep in zip(batch.input_ids, is_token)] == [[5, end, 6, 9, end], [0, end], [7, 8, 1, 0, 2, end]]
+    batch = language_model.collate(gpt2, [[5, end, 6], [0], [7, 8]], [[9, end], [end], [1, 0, 2, end]])
+    rows = [[5, end, 6, 9, end], [0, end], [7, 8, 1, 0, 2, end]]
+    assert batch.attention_mask.tolist() == [[1] * len(row) + [0] * (6 - len(row)) for row in rows] and batch.shared == []
+    assert [ids[keep.bool()].tolist() for ids, keep in zip(batch.input_ids, batch.attention_mask)] == rows
     assert batch.response_mask.dtype == torch.bool
     assert batch.response_mask.tolist() == [[True, True, False, False], [True, False, False, False], [True] * 4]
     assert batch.response[batch.response_mask].tolist() == [9, end, end, 1, 0, 2, end]
-    assert torch.equal(batch.input_ids[:, 3:], batch.response)
-    assert batch.inputs["position_ids"][is_token.bool()].tolist() == [0, 1, 2, 3, 4, 0, 1, 0, 1, 2, 3, 4, 5]
+    assert batch.input_ids[language_model.response_positions(batch)].tolist() == [6, 9, 0, 8, 1, 0, 2]
     assert ((batch.input_ids >= 0) & (batch.input_ids <= end)).all(), "padding is a valid id"
 
 
@@ -365,7 +364,7 @@ def test_log_probabilities_of_sampled_tokens_are_those_they_were_sampled_with(gp
 
 
 def test_response_logits_are_the_naive_ones_and_nothing_else_is_computed(either, prompts, responses):
-    batch = language_model.collate(prompts, responses, "cpu")
+    batch = language_model.collate(either, prompts, responses)
     seen = []
     head = either.model.get_output_embeddings()
     hook = head.register_forward_hook(lambda module, args, out: seen.append((args[0].shape, out.shape)))
@@ -389,7 +388,7 @@ def test_response_logits_are_the_naive_ones_and_nothing_else_is_computed(either,
 def test_gradients_through_response_logits_are_the_naive_ones(either, prompts, responses):
     weights = torch.linspace(-1, 2, sum(map(len, responses)))  # a different weight for every token
     ours, naive = copy.deepcopy(either.model), copy.deepcopy(either.model)
-    batch = language_model.collate(prompts, responses, "cpu")
+    batch = language_model.collate(either, prompts, responses)
     logits, _ = language_model.response_logits(replace(either, model=ours), batch, 0.8)
     (weights * language_model.log_probs(logits, batch.response[batch.response_mask])).sum().backward()
     terms = []
@@ -403,7 +402,7 @@ def test_gradients_through_response_logits_are_the_naive_ones(either, prompts, r
 
 
 def test_the_hook_on_the_head_is_removed_also_after_an_error(llama, prompts, responses):
-    batch = language_model.collate(prompts, responses, "cpu")
+    batch = language_model.collate(llama, prompts, responses)
     head = llama.model.get_output_embeddings()
     language_model.response_logits(llama, batch)
     assert not head._forward_pre_hooks
@@ -415,7 +414,7 @@ def test_the_hook_on_the_head_is_removed_also_after_an_error(llama, prompts, res
 
 def test_bfloat16_leaves_weights_and_logits_in_float32_and_stays_near(llama, prompts, responses):
     narrow = replace(llama, dtype=torch.bfloat16)
-    batch = language_model.collate(prompts, responses, "cpu")
+    batch = language_model.collate(llama, prompts, responses)
     (exact, _), (near, hidden) = language_model.response_logits(llama, batch), language_model.response_logits(narrow, batch)
     assert near.dtype == hidden.dtype == torch.float32
     assert {p.dtype for p in narrow.model.parameters()} == {torch.float32}
@@ -670,3 +669,64 @@ def test_sharing_the_beginning_changes_neither_states_nor_samples(architecture, 
     for kind, expected in probe.capture(lm, whole, rows=3).items():
         assert (states[kind] - expected).abs().max() <= 2e-5 * expected.abs().max().clamp(min=1), kind
     assert language_model.generate(lm, whole, sampling, 3, seed=4) == samples
+
+
+# (prompts, (stop, rows read) of what is shared): every way in which rows can have something in common
+SHARING = {
+    "a beginning": ([BEGINNING + [3], BEGINNING + [4, 5, 6, 2], BEGINNING + [3, 0], BEGINNING + [5]], [(4, 1)]),
+    "a beginning that is a whole prompt": ([BEGINNING, BEGINNING + [4, 5, 6, 2], BEGINNING + [3, 0], BEGINNING + [5]], [(3, 1)]),
+    "one prompt": ([BEGINNING] * 4, [(3, 1)]),
+    "prompts, in any order": ([[5, 6, 2, 0, 7], [3, 4], [5, 6, 2, 0, 7], [3, 4]], [(4, 2)]),
+    "prompts, one of a single token": ([[5, 6, 2], [3], [3], [5, 6, 2]], [(2, 2)]),
+    "a beginning and prompts": ([BEGINNING + [5, 6, 2], BEGINNING + [5, 6, 2], BEGINNING + [3], BEGINNING + [3]], [(4, 1), (6, 2)]),
+    "too few prompts twice": ([[5, 6, 2], [5, 6, 2], [3], [4, 4]], []),
+    "one row": ([BEGINNING], [])}
+
+
+@pytest.mark.parametrize("case", SHARING)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_rows_share_is_read_once_and_changes_neither_states_nor_gradients(either, case, dtype):
+    prompts, stages = SHARING[case]
+    responses = [[9, 2, 5], [7], [8, 8, 0, 3, 2], [2]][:len(prompts)]
+    ours, naive = (copy.deepcopy(either.model).to(dtype) for _ in range(2))
+    batch = language_model.collate(either, prompts, responses)
+    assert [(stop, len(rows)) for stop, rows, _ in batch.shared] == stages
+    shapes = []
+    trunk = ours.base_model.register_forward_pre_hook(lambda m, args, kwargs: shapes.append((args or [kwargs["input_ids"]])[0].shape), with_kwargs=True)
+    logits, hidden = language_model.response_logits(replace(either, model=ours), batch, 0.8)
+    trunk.remove()
+    begun = [0, *(stop for stop, _ in stages)]
+    assert shapes == [*((rows, stop - start) for start, (stop, rows) in zip(begun, stages)), (len(prompts), batch.input_ids.shape[1] - begun[-1])]
+
+    states, log_p = [], []
+    for p, r in zip(prompts, responses):  # each row alone and whole
+        out = naive(torch.tensor([p + r]), output_hidden_states=True)
+        states.append(out.hidden_states[-1][0, len(p) - 1:-1])
+        log_p.append((out.logits[0, len(p) - 1:-1] / 0.8).log_softmax(-1))
+    states, log_p = torch.cat(states), torch.cat(log_p)
+    close = {"atol": 2e-5, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 2e-6, "rtol": 1e-5}  # logits come back in float32
+    torch.testing.assert_close(hidden, states.float(), **close)
+    torch.testing.assert_close(language_model.entropy(logits), -(log_p.exp() * log_p).sum(-1).float(), **close)
+    tokens = batch.response[batch.response_mask]
+    mine, wanted = language_model.log_probs(logits, tokens), log_p[torch.arange(len(tokens)), tokens]
+    torch.testing.assert_close(mine, wanted.float(), **close)
+    weights = torch.linspace(-1, 2, len(tokens))
+    ((weights * mine).sum() + (weights * hidden.sum(-1)).sum()).backward()
+    ((weights * wanted).sum() + (weights * states.sum(-1)).sum()).backward()
+    for (name, got), other in zip(ours.named_parameters(), naive.parameters()):
+        assert (got.grad - other.grad).abs().max() <= (1e-4 if dtype == torch.float32 else 1e-6) * other.grad.abs().max().clamp(min=1), name
+
+
+def test_shared_reading_is_right_for_every_architecture(architecture, llama):
+    lm = language_model.LM(architecture[1], llama.tokenizer, torch.float32, frozenset())
+    for prompts, _ in SHARING.values():
+        responses = [[9, 2, 5], [7], [8, 8, 0, 3, 2], [2]][:len(prompts)]
+        for prompt, response, row in zip(prompts, responses, language_model.response_log_probs(lm, prompts, responses)):
+            assert row == pytest.approx(response_reference(lm.model, prompt, response), abs=1e-4)
+
+
+def test_nothing_is_shared_where_a_sliding_window_would_lose_it(llama):
+    windowed = language_model.LM(random_model(ARCHITECTURES["mistral"]()), llama.tokenizer, torch.float32, frozenset())
+    assert language_model.collate(windowed, [[3, 4], [3, 5]], [[1], [1, 2]]).shared
+    for prompts, responses in (([[3, 4], [3, 5]], [[1], [1, 2, 2]]), ([[3, 4, 5], [3, 4, 5]], [[1], [1, 2]])):
+        assert not language_model.collate(windowed, prompts, responses).shared

@@ -105,6 +105,25 @@ def test_score_is_read_at_the_last_token_of_the_response(model, pairs):
         assert abs(float(score - by_position[-2])) > 1e-3, "the position before must read otherwise for this test to mean anything"
 
 
+@pytest.mark.parametrize("beginning", [[], [5, 6, 7]])
+def test_prompts_and_their_beginning_are_read_once_with_the_scores_and_gradients_of_whole_rows(model, pairs, beginning):
+    prompts, responses, known = pairs
+    prompts = [beginning + p for p in prompts]
+    trunk, shapes = model.lm.model.base_model, []
+    hook = trunk.register_forward_pre_hook(lambda m, args, kwargs: shapes.append(len(kwargs["input_ids"])), with_kwargs=True)
+    scores = reward.scores(model, prompts, responses, known)
+    hook.remove()
+    assert shapes == [1, len(QUESTIONS), len(prompts)], "the templates of all questions begin alike"
+    alone = torch.stack([model.lm.model(input_ids=torch.tensor([p + r])).logits[0, 0] for p, r in zip(prompts, responses)])
+    torch.testing.assert_close(scores, alone, rtol=1e-5, atol=1e-5)
+    weights, parameters = torch.linspace(-1, 2, len(scores)), list(model.lm.model.parameters())
+    mine, wanted = (torch.autograd.grad((weights * x).sum(), parameters, allow_unused=True) for x in (scores, alone))
+    for gradient, other in zip(mine, wanted):
+        assert (gradient is None) == (other is None)
+        if gradient is not None:
+            torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-5)
+
+
 def test_huggingface_alone_gives_the_same_scores(model, pairs, tmp_path):
     reward.save(model, tmp_path)
     rows = [p + r for p, r, _ in zip(*pairs)]
