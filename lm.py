@@ -348,15 +348,18 @@ def collate(lm, prompts, responses):
 
 
 def forward_arguments(model, batch):
-    """Arguments of the forward pass of `model` over what is each row's own; what rows share is read here, with gradients."""
-    place, begun, cache = positions(batch.attention_mask), 0, DynamicCache(config=model.config) if batch.shared else None
-    to_cache = {cache_argument(model.base_model): cache, "use_cache": cache is not None}
+    """Arguments of the forward pass of `model` over what is each row's own; what rows share is read here, with gradients.
+
+    All tokens are embedded at once: the gradient of each look-up is as large as the vocabulary.
+    """
+    place, embedded, begun = positions(batch.attention_mask), model.get_input_embeddings()(batch.input_ids), 0
+    cache = DynamicCache(config=model.config) if batch.shared else None
     for stop, rows, readers in batch.shared:
-        model.base_model(input_ids=batch.input_ids[rows, begun:stop], attention_mask=batch.attention_mask[rows, :stop],
-                         position_ids=place[rows, begun:stop], **to_cache)
+        model.base_model(inputs_embeds=embedded[rows, begun:stop], attention_mask=batch.attention_mask[rows, :stop],
+                         position_ids=place[rows, begun:stop], **{cache_argument(model.base_model): cache, "use_cache": True})
         cache.batch_select_indices(readers)
         begun = stop
-    return {"input_ids": batch.input_ids[:, begun:], "attention_mask": batch.attention_mask, "position_ids": place[:, begun:],
+    return {"inputs_embeds": embedded[:, begun:], "attention_mask": batch.attention_mask, "position_ids": place[:, begun:],
             cache_argument(model): cache, "use_cache": cache is not None}
 
 
@@ -374,7 +377,7 @@ def response_logits(lm, batch, temperature=1.0):
     """
     with lm.autocast():
         logits, hidden = logits_at(lm, forward_arguments(lm.model, batch), *response_positions(batch))
-    return logits / temperature, hidden
+    return logits.div_(temperature), hidden
 
 
 def logits_at(lm, inputs, row, column):

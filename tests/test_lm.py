@@ -692,7 +692,7 @@ def test_what_rows_share_is_read_once_and_changes_neither_states_nor_gradients(e
     batch = language_model.collate(either, prompts, responses)
     assert [(stop, len(rows)) for stop, rows, _ in batch.shared] == stages
     shapes = []
-    trunk = ours.base_model.register_forward_pre_hook(lambda m, args, kwargs: shapes.append((args or [kwargs["input_ids"]])[0].shape), with_kwargs=True)
+    trunk = ours.base_model.register_forward_pre_hook(lambda m, args, kwargs: shapes.append(kwargs["inputs_embeds"].shape[:2]), with_kwargs=True)
     logits, hidden = language_model.response_logits(replace(either, model=ours), batch, 0.8)
     trunk.remove()
     begun = [0, *(stop for stop, _ in stages)]

@@ -110,7 +110,7 @@ def test_prompts_and_their_beginning_are_read_once_with_the_scores_and_gradients
     prompts, responses, known = pairs
     prompts = [beginning + p for p in prompts]
     trunk, shapes = model.lm.model.base_model, []
-    hook = trunk.register_forward_pre_hook(lambda m, args, kwargs: shapes.append(len(kwargs["input_ids"])), with_kwargs=True)
+    hook = trunk.register_forward_pre_hook(lambda m, args, kwargs: shapes.append(len(kwargs["inputs_embeds"])), with_kwargs=True)
     scores = reward.scores(model, prompts, responses, known)
     hook.remove()
     assert shapes == [1, len(QUESTIONS), len(prompts)], "the templates of all questions begin alike"
