@@ -41,12 +41,35 @@ def log_loss(logits, labels):
     return (np.logaddexp(0, logits) - np.asarray(labels) * logits).mean(-1)
 
 
-def calibration_error(probability, labels, bins=10):
-    """ECE: mean distance between the stated probability and the share of positives, over equal-width bins by their sizes."""
+def reliability(probability, labels, bins=10):
+    """[(mean probability, share of positives, number)] of the bins of equal width that hold any: the points of a reliability diagram."""
     probability, labels = np.asarray(probability, float), np.asarray(labels, float)
     bin_of = np.minimum((probability * bins).astype(int), bins - 1)
-    gaps = [abs((probability[bin_of == b] - labels[bin_of == b]).sum()) for b in range(bins)]
+    return [(float(probability[bin_of == b].mean()), float(labels[bin_of == b].mean()), int((bin_of == b).sum())) for b in np.unique(bin_of)]
+
+
+def calibration_error(probability, labels, bins=10):
+    """ECE: mean distance between the stated probability and the share of positives, over equal-width bins by their sizes."""
+    gaps = [n * abs(stated - share) for stated, share, n in reliability(probability, labels, bins)]
     return float(sum(gaps) / len(labels)) if len(labels) else float("nan")
+
+
+def brier(probability, labels):
+    """Mean squared distance between the stated probability and the 0/1 label (Brier's score). NaN without questions."""
+    return float(((np.asarray(probability, float) - np.asarray(labels, float)) ** 2).mean()) if len(labels) else float("nan")
+
+
+def risk_coverage(scores, right):
+    """Risks (n,): share of wrong ones among the 1, 2, ... n answers of highest score. Errors are spread evenly over equal scores."""
+    wrong = 1 - np.asarray(right, float)
+    _, place, counts = np.unique(-np.asarray(scores, float), return_inverse=True, return_counts=True)
+    spread = np.repeat(np.bincount(place, wrong, len(counts)) / counts, counts)             # (n,), highest score first
+    return spread.cumsum() / np.arange(1, len(wrong) + 1)
+
+
+def aurc(scores, right):
+    """Area under the risk-coverage curve: its mean risk; the lower, the better. NaN without answers."""
+    return float(risk_coverage(scores, right).mean()) if len(right) else float("nan")
 
 
 def temperature(logits, labels):

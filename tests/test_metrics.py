@@ -1,4 +1,5 @@
 """Figures of merit against loops over pairs, questions and bins, exact binomial quantiles, and what they must recover."""
+import itertools
 import math
 
 import numpy as np
@@ -70,6 +71,26 @@ def test_log_loss_of_certain_answers_is_their_logit_and_not_infinite():
 def test_log_loss_without_questions_is_not_a_number_for_each():
     found = metrics.log_loss(np.zeros((2, 3, 0)), [])
     assert found.shape == (2, 3) and np.isnan(found).all()
+
+
+# ---------------------------------------------------------------------------------------------------- risk and coverage
+
+def test_risk_is_the_mean_over_all_orders_of_equal_scores():
+    scores, right = [0.5, 0.9, 0.5, 0.5, 0.1], [1, 0, 0, 1, 1]
+    curves = []
+    for order in itertools.permutations(range(5)):
+        if all(scores[a] >= scores[b] for a, b in zip(order, order[1:])):
+            wrong = [1 - right[i] for i in order]
+            curves.append([sum(wrong[:n]) / n for n in range(1, 6)])
+    assert metrics.risk_coverage(scores, right) == pytest.approx(np.mean(curves, 0))
+    assert metrics.aurc(scores, right) == pytest.approx(np.mean(curves)) and len(curves) == 6
+
+
+def test_a_score_that_knows_everything_has_the_least_risk():
+    right = np.array([1] * 60 + [0] * 40)
+    assert metrics.aurc(right, right) == pytest.approx(sum(n / (60 + n) for n in range(1, 41)) / 100)
+    assert metrics.aurc(np.zeros(100), right) == pytest.approx(0.4) and metrics.brier(right, right) == 0
+    assert math.isnan(metrics.aurc([], [])) and math.isnan(metrics.brier([], []))
 
 
 # ---------------------------------------------------------------------------------------------------- calibration
