@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 import ablate
 import answers
+import asking
 import benchmark_data
 import benchmarks
 import dreamcatcher
@@ -35,10 +36,10 @@ import rankings
 import reward
 import runs
 import settings as all_settings
-from data import endpoint, facts, general, passages, sources, text, wiki_qa, world
+from data import facts, general, sources, world
 from files import UserError, read_jsonl, write_json, write_jsonl
 from inputs import SPLITS, load_embedder, load_known, load_model, load_questions, states_of
-from lm import Sampling, chat_prompt, decode, generate, has_ended
+from lm import chat_prompt, decode, generate, has_ended
 from runs import bar, followed, say
 
 def hits_of(questions, generations):
@@ -64,43 +65,6 @@ def stage_base(run):
         language_model.save(language_model.wrap(model, tokenizer), folder)
 
 
-def asker(run):
-    """Who asks about passages (A.1): (a function of a block of wiki_qa's tasks to {"id", "reply"} records, size of a block, counter of tokens)."""
-    s, config = run.settings, run.settings.qa
-    if config.endpoint:
-        remote = endpoint.Endpoint(config.endpoint, config.model, s.endpoint, os.environ.get(endpoint.KEY_VARIABLE, ""))
-        return lambda block: [{"id": t["id"], **remote.ask(t["messages"], config.temperature, config.max_new_tokens)} for t in block], 1, text.estimate_tokens
-    lm = load_model(run, config.model or None)
-    sampling = Sampling(config.max_new_tokens, config.temperature, rows=config.rows)
-
-    def ask(block):
-        prompts = [language_model.render(lm, t["messages"]) for t in block]
-        replies = generate(lm, prompts, sampling, 1, [t["id"] for t in block], s.seed)
-        return [{"id": t["id"], "reply": decode(lm, r[0])} for t, r in zip(block, replies)]
-
-    return ask, 2 * config.rows, lambda words: len(lm.tokenizer(words, add_special_tokens=False).input_ids)
-
-
-def make_wiki_qa(run, extra):
-    """Questions that a model asks about passages (A.1), those that pass the checks; every reply and its verdict go into `extra`."""
-    s = run.settings
-    for source in s.qa.passages:
-        passages.check_source(source)
-    ask, size, count_tokens = asker(run)
-    chosen = run.work("data", "passages.jsonl")
-    if not os.path.exists(chosen):
-        with bar(None, "passages", "reading passages") as tick:
-            found, counts = passages.select(s.qa.passages, s.qa, s.seed, count_tokens, tick)
-        say(f"  {len(found)} passages; " + ", ".join(f"{n} {why}" for why, n in counts.items()))
-        write_jsonl(chosen, found)
-    drawn = read_jsonl(chosen)
-    tasks = [wiki_qa.task(passage, s.qa, s.seed) for passage in drawn]
-    replies = runs.in_blocks(run, "data", tasks, size, "asking about passages", ask)
-    records, extra["wiki_qa"], counts = wiki_qa.keep(drawn, tasks, replies, s.seed)
-    say(f"  {len(records)} questions kept of {len(tasks)} passages; dropped: " + ", ".join(f"{n} {why}" for why, n in counts.most_common() if why != "kept"))
-    return records
-
-
 def stage_data(run):
     """Questions, split so that all about one subject lie in one part; the lab adds its second skill."""
     s = run.settings
@@ -115,7 +79,7 @@ def stage_data(run):
         for name, _ in wanted:
             if name not in sources.NAMED and not name.startswith("hf:") and not os.path.exists(name):
                 raise UserError(f"{name}: No such file{all_settings.nearest(name, (*sources.NAMED, all_settings.LAB))}")
-        parts = [(sources.read_source(name, s.qa, s.seed, lambda: make_wiki_qa(run, extra), bar, say), weight) for name, weight in wanted]
+        parts = [(sources.read_source(name, s.qa, s.seed, lambda: asking.make_wiki_qa(run, extra), bar, say), weight) for name, weight in wanted]
         split = facts.split_by_subject(sources.mix(parts, s.seed), s.seed)
     if s.general:
         pairs = general.read(s.general)
