@@ -5,10 +5,12 @@ its seed: stages whose settings are the same are linked, not done again. So an i
 and a variant that differs in PPO alone costs PPO alone. Left out: two changes at a time, a search for each variant's best
 learning rate.
 """
+import math
 import os
 import re
 import shutil
 
+import honesty
 import report
 from files import UserError, read_json, whole, write_json
 from metrics import mean_interval
@@ -50,8 +52,8 @@ def share_stages(run, source):
 def result(run):
     """What the table holds of one finished run: test measures, validation by generated tokens, steps to GOAL."""
     looks = sorted((line for line in run.logged("ppo") if line.get("event") == "validation"), key=lambda line: line["step"])
-    after = read_json(run.path("evaluate", "after.json"))
-    return {**{name: after[name] for name in MEASURES}, "tokens": looks[-1]["tokens"],
+    after = honesty.find_row(read_json(run.path("evaluate", "honesty.json"))["sets"]["test"], "after")
+    return {**{name: math.nan if after[name] is None else after[name] for name in MEASURES}, "tokens": looks[-1]["tokens"],
             "steps to goal": next((line["step"] for line in looks if line["balanced"] >= GOAL), None),
             "curve": [[line["tokens"], line["balanced"]] for line in looks]}
 
@@ -99,7 +101,7 @@ def summary(results):
 
 def markdown(results):
     """The table of the report."""
-    names = [report.MEASURES[key][0] for key in MEASURES]
+    names = [honesty.METRICS[key][0] for key in MEASURES]
 
     def cell(row, key):
         return report.share(row[key], (row[f"{key} low"], row[f"{key} high"]) if row["seeds"] > 1 else None) if key in row else "-"

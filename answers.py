@@ -95,6 +95,11 @@ def mentions(text, answers, question=""):
     return False
 
 
+def count_words(text):
+    """Number of words in a text; a Chinese character counts as one."""
+    return len(TOKEN.findall(text))
+
+
 def spaced(text):
     """Lower-case text with punctuation as spaces, articles and number words kept: what the refusal patterns read."""
     text = unicodedata.normalize("NFKC", text).casefold()

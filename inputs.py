@@ -1,10 +1,15 @@
-"""What several stages read: the models of a run, its questions, and what is known of them before RLKF."""
+"""What several stages need: the models of a run, its questions, the answers to them, and what is known before RLKF."""
+from dataclasses import replace
+
+import numpy as np
 import torch
 
+import answers
 import embed
-import evaluate
+import honesty
 import lm as language_model
 from files import read_jsonl
+from lm import chat_prompt, decode, generate, has_ended
 from runs import say
 
 SPLITS = ("train", "valid", "test")
@@ -32,7 +37,50 @@ def load_known(run):
     return {k["id"]: k for k in read_jsonl(run.path("probe", "known.jsonl"))}
 
 
-def states_of(run, questions):
-    """Known, unknown or mixed: what the model before RLKF knows of validation and test questions (evaluate.state_of)."""
-    known, k = load_known(run), run.settings.probe.k
-    return [evaluate.state_of(q, known[q["id"]]["hits"] / k, known[q["id"]]["greedy_right"], run.settings.evaluate) for q in questions]
+def load_generations(run):
+    """{question id: record of probe/generations.jsonl} of all splits: k samples and the greedy answer of the model before RLKF."""
+    return {g["id"]: g for g in read_jsonl(run.path("probe", "generations.jsonl"))}
+
+
+def states_of(run, questions, known):
+    """Known, unknown or mixed: what the model before RLKF knows of the questions (honesty.state_of). known: records like those of load_known."""
+    k = run.settings.probe.k
+    return [honesty.state_of(q, record["hits"] / k, record["greedy_right"], run.settings.evaluate) for q, record in zip(questions, known)]
+
+
+def readings_of(questions, texts):
+    """What one answer to each question says (answers.read)."""
+    return [answers.read(text, q["answers"], q["question"]) for q, text in zip(questions, texts)]
+
+
+def hits_of(questions, generations):
+    """(questions, k) bool: which of the normal answers are right by alias match."""
+    return np.array([[answers.is_correct(answers.read(text, q["answers"], q["question"])) for text in g["normal"]] for q, g in zip(questions, generations)])
+
+
+def greedy(lm, questions, sampling, instructions=None, progress=lambda n: None):
+    """(prompts, greedy responses) as token ids; `instructions` {lang: text} stand before the questions, None: the plain prompt."""
+    prompts = [chat_prompt(lm, q["question"], instructions and instructions[q["lang"]]) for q in questions]
+    responses = generate(lm, prompts, replace(sampling, temperature=0.0), keys=[q["id"] for q in questions], progress=progress)
+    return prompts, [r[0] for r in responses]
+
+
+def greedy_texts(lm, questions, sampling, progress=lambda n: None):
+    """Greedy answers as texts, plain prompt."""
+    return [decode(lm, r) for r in greedy(lm, questions, sampling, progress=progress)[1]]
+
+
+def greedy_records(run, lm, questions, instructions=None):
+    """Records {"id", "greedy", "greedy_log_prob"}: the greedy answer, and the mean log-probability of its tokens in nats."""
+    prompts, responses = greedy(lm, questions, run.settings.sampling, instructions)
+    log_probs = language_model.response_log_probs(lm, prompts, responses, rows=run.settings.probe.rows)
+    return [{"id": q["id"], "greedy": decode(lm, r), "greedy_log_prob": float(np.mean(p))} for q, r, p in zip(questions, responses, log_probs)]
+
+
+def answer_records(run, lm, questions):
+    """Section 3.1: records of k sampled answers and the greedy one, plain prompt: those of greedy_records with "normal", k texts, and "normal_ended"."""
+    s = run.settings
+    prompts, keys = [chat_prompt(lm, q["question"]) for q in questions], [q["id"] for q in questions]
+    sampled = generate(lm, prompts, s.sampling, s.probe.k, keys, s.seed)
+    return [{"id": q["id"], "normal": [decode(lm, r) for r in responses], "normal_ended": [has_ended(lm, r) for r in responses], **record}
+            for q, responses, record in zip(questions, sampled, greedy_records(run, lm, questions))]

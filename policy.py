@@ -7,17 +7,16 @@ Left out: choosing by anything but the mean of known accuracy and refusals on un
 import os
 import shutil
 
-import answers
 import critic as critics
 import dpo
-import evaluate
+import honesty
 import lm as language_model
 import optim
 import ppo
 import reward
 import sft
 from files import read_jsonl, whole, write_json
-from inputs import load_known, load_model, load_questions, states_of
+from inputs import greedy_texts, load_generations, load_known, load_model, load_questions, readings_of, states_of
 from runs import followed, say
 
 
@@ -91,8 +90,9 @@ def train(run):
     """Train the policy by the run's algorithm, keep the step that does best on the validation questions."""
     s, config = run.settings, run.settings.ppo
     split = load_questions(run)
-    states = states_of(run, split["valid"])
-    by_id, known, lm = {q["id"]: q for q in split["train"]}, load_known(run), load_model(run)
+    by_id, known, generations, lm = {q["id"]: q for q in split["train"]}, load_known(run), load_generations(run), load_model(run)
+    states = states_of(run, split["valid"], [known[q["id"]] for q in split["valid"]])
+    base = readings_of(split["valid"], [generations[q["id"]]["greedy"] for q in split["valid"]])
     records = read_jsonl(run.path("annotate", "preferences.jsonl"))
     tasks = [ppo.tokenise(lm, r, by_id[r["id"]], known[r["id"]]["p_known"]) for r in records]
     del lm  # only its tokenizer was needed; the policy, its reference and the reward model fill the memory
@@ -103,8 +103,7 @@ def train(run):
     progress = optim.load_checkpoint(checkpoint, modules, optimizer)
 
     def validate(step, tokens):
-        texts = evaluate.greedy(policy, split["valid"], s.sampling)
-        found = evaluate.metrics(states, [answers.read(t, q["answers"], q["question"]) for t, q in zip(texts, split["valid"])])
+        found = honesty.measure(states, readings_of(split["valid"], greedy_texts(policy, split["valid"], s.sampling)), base)
         run.log("ppo", event="validation", step=step, tokens=tokens, **found)
         return found["balanced"]
 

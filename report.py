@@ -9,20 +9,9 @@ import math
 import os
 
 import benchmarks
-from evaluate import FIGURE_1
 from files import read_json, read_jsonl, whole
+from honesty import FIGURE_1, METRICS, find_row
 
-MEASURES = {  # key in evaluate/*.json: (name in the table, what it is)
-    "truthful": ("truthful", "right on known or refused on unknown questions, of both"),
-    "known_accuracy": ("accuracy on known", "right, of the known questions"),
-    "refusal_recall": ("refusals on unknown", "refused, of the unknown questions"),
-    "over_refusal": ("over-refusal", "refused, of the known questions"),
-    "J": ("J", "refusals on unknown less over-refusal"),
-    "accuracy": ("accuracy", "right, of all questions"),
-    "hallucination": ("hallucinations", "answered wrong, of all questions"),
-    "abstention": ("abstention", "refused, of all questions"),
-    "skill_accuracy": ("other skill", "right on a skill that has nothing to do with facts"),
-}
 PAPER_TABLE_2 = {"known": "66-94%", "unknown": "82-89%", "mixed": "58-78%"}
 PAPER_TABLE_7 = {"known": "45-52%", "unknown": "40-45%", "mixed": "8-10%"}
 
@@ -65,8 +54,11 @@ def build(folder, logged, seconds, samples_shown, say):
     logged: {stage: lines of metrics.jsonl}; seconds: {stage: how long it took}.
     """
     config = read_json(os.path.join(folder, "config.json"))
-    before, after = (read_json(os.path.join(folder, "evaluate", f"{name}.json")) for name in ("before", "after"))
-    samples = read_jsonl(os.path.join(folder, "evaluate", "answers.jsonl"))
+    evaluated = read_json(os.path.join(folder, "evaluate", "honesty.json"))
+    test, skill = evaluated["sets"]["test"], evaluated.get("skill")
+    before, after = (find_row(test, policy) for policy in ("before", "after"))
+    probed = next(c for c in test["confidence"] if (c["score"], c["policy"]) == ("probe", "before"))
+    samples = [s for s in read_jsonl(os.path.join(folder, "evaluate", "answers.jsonl")) if s["set"] == "test"]
     summary = read_json(os.path.join(folder, "annotate", "summary.json"))
     reward_table = read_json(os.path.join(folder, "reward", "accuracy.json"))
     chosen = read_json(os.path.join(folder, "policy", "chosen.json"))
@@ -88,8 +80,9 @@ def build(folder, logged, seconds, samples_shown, say):
               [[n, what, *(f"{r['states'][str(n)]} ({r['states'][str(n)] / r['n']:.0%})" for r in (before, after))]
                for n, what in FIGURE_1.items()]),
         table(["measure", "before [95% interval]", "after [95% interval]", "what it is"],
-              [[name, *(share(r.get(key), r["intervals"].get(key)) for r in (before, after)), what]
-               for key, (name, what) in MEASURES.items() if key in before]),
+              [[name, *(share(r[key], r["intervals"].get(key)) for r in (before, after)), what]
+               for key, (name, what) in METRICS.items() if key != "mean_words"]
+              + ([["other skill", *(share(skill[policy]) for policy in ("before", "after")), "right on a skill that has nothing to do with facts"]] if skill else [])),
         f"The policy kept is the one after step {chosen['step']} of {chosen['algorithm'].upper()}, the best on the validation questions.",
         *benchmark_section(os.path.join(folder, "evaluate", "benchmarks.json"), settings),
         "## Probing (section 3.2)", probe_table(probes),
@@ -97,7 +90,7 @@ def build(folder, logged, seconds, samples_shown, say):
         f"{settings['probe.repeats']} random splits of the subjects. Calibration error (ECE, 10 bins) {number(calibrated, 'ece')} after dividing the "
         f"logits by {number(calibrated, 'temperature')}, {number(calibrated, 'ece_uncalibrated')} before.",
         "One thing changed at a time, chosen and tested in the same way:", ablation_table(ablations),
-        f"P(known) of the probe tells right from wrong greedy answers on the test questions at AUROC {before['probe_auroc']:.3f}.",
+        f"P(known) of the probe tells right from wrong greedy answers on the test questions at AUROC {number(probed, 'auroc')}.",
         "## DreamCatcher's labels (Table 7)",
         table(["state", "questions", "share", "paper"],
               [[state, n, f"{n / max(1, sum(summary['states'].values())):.0%}", PAPER_TABLE_7[state]] for state, n in summary["states"].items()]),

@@ -20,11 +20,10 @@ from transformers.utils import logging as transformers_logging
 import ablate
 import answers
 import asking
-import benchmark_data
-import benchmarks
 import dreamcatcher
 import embed
 import evaluate
+import honesty
 import lm as language_model
 import metrics
 import optim
@@ -38,13 +37,9 @@ import runs
 import settings as all_settings
 from data import facts, general, sources, world
 from files import UserError, read_jsonl, write_json, write_jsonl
-from inputs import SPLITS, load_embedder, load_known, load_model, load_questions, states_of
+from inputs import SPLITS, answer_records, hits_of, load_embedder, load_generations, load_known, load_model, load_questions, readings_of
 from lm import chat_prompt, decode, generate, has_ended
 from runs import bar, followed, say
-
-def hits_of(questions, generations):
-    """(questions, k) bool: which of the normal answers are right by alias match."""
-    return np.array([[answers.is_correct(answers.read(text, q["answers"], q["question"])) for text in g["normal"]] for q, g in zip(questions, generations)])
 
 
 # ---------------------------------------------------------------------------------------------------- the stages
@@ -52,9 +47,9 @@ def hits_of(questions, generations):
 def stage_base(run):
     """Lab only: invent a world and pretrain a small model on a part of it."""
     s = run.settings
-    instructions = dreamcatcher.UNCERTAIN_INSTRUCTIONS["en"]
+    instructions, asked = dreamcatcher.UNCERTAIN_INSTRUCTIONS["en"], [prompt["en"] for prompt in honesty.PROMPTS.values() if prompt]
     the_world = world.build_world(s.world, s.seed)
-    tokenizer = world.build_tokenizer(the_world, instructions)
+    tokenizer = world.build_tokenizer(the_world, (*instructions, *asked))
     with bar(None, "steps", "pretraining the lab's model") as tick:
         def progress(step, total, loss):
             tick(1)
@@ -105,18 +100,10 @@ def stage_probe(run):
     questions = [q for name in SPLITS for q in split[name]]
     lm, embedder = load_model(run), load_embedder(run)
 
-    def answer(block):
-        prompts, keys = [chat_prompt(lm, q["question"]) for q in block], [q["id"] for q in block]
-        sampled = generate(lm, prompts, s.sampling, config.k, keys, s.seed)
-        greedy = [r[0] for r in generate(lm, prompts, replace(s.sampling, temperature=0.0))]
-        confidence = language_model.response_log_probs(lm, prompts, greedy, rows=config.rows)
-        return [{"id": q["id"], "normal": [decode(lm, r) for r in responses], "normal_ended": [has_ended(lm, r) for r in responses],
-                 "greedy": decode(lm, g), "greedy_log_prob": float(np.mean(c))}
-                for q, responses, g, c in zip(block, sampled, greedy, confidence)]
-
-    generations = runs.in_blocks(run, "probe", questions, max(1, s.sampling.rows // config.k), f"answering, k = {config.k}", answer)
+    generations = runs.in_blocks(run, "probe", questions, max(1, s.sampling.rows // config.k), f"answering, k = {config.k}",
+                                 lambda block: answer_records(run, lm, block))
     hits = hits_of(questions, generations)
-    greedy_right = np.array([answers.is_correct(answers.read(g["greedy"], q["answers"], q["question"])) for q, g in zip(questions, generations)])
+    greedy_right = np.array([answers.is_correct(reading) for reading in readings_of(questions, [g["greedy"] for g in generations])])
     train = np.arange(len(split["train"]))
     if config.rule == "percentile":
         scores = dreamcatcher.score_generations(embedder, [questions[i] for i in train], [generations[i] for i in train])
@@ -173,8 +160,7 @@ def stage_annotate(run):
     """Section 3.3, DreamCatcher: uncertain generations, the four scores, labels, states, rankings."""
     s, config = run.settings, run.settings.annotate
     questions = read_jsonl(run.path("data", "train.jsonl"))
-    normal = {g["id"]: g for g in read_jsonl(run.path("probe", "generations.jsonl"))}
-    known = load_known(run)
+    normal, known = load_generations(run), load_known(run)
     lm, embedder = load_model(run), load_embedder(run)
     sampling = replace(s.sampling, temperature=config.uncertain_temperature)
 
@@ -277,62 +263,8 @@ def stage_ppo(run):
 
 
 def stage_evaluate(run):
-    """Section 5.2 and Figure 1: the test questions before and after, greedy, plain prompt, unguided."""
-    s = run.settings
-    questions = read_jsonl(run.path("data", "test.jsonl"))
-    known = load_known(run)
-    before = {g["id"]: g["greedy"] for g in read_jsonl(run.path("probe", "generations.jsonl"))}
-    trained = load_model(run, run.path("policy"))
-    with bar(len(questions), "questions", "answering after RLKF") as tick:
-        after = evaluate.greedy(trained, questions, s.sampling, tick)
-    states = states_of(run, questions)
-    texts = {"before": [before[q["id"]] for q in questions], "after": after}
-    results = {}
-    for name, answered in texts.items():
-        readings = [answers.read(t, q["answers"], q["question"]) for t, q in zip(answered, questions)]
-        results[name] = evaluate.metrics(states, readings)
-        results[name]["intervals"] = evaluate.intervals(states, readings, (
-            "accuracy", "hallucination", "abstention", "truthful", "known_accuracy", "refusal_recall", "over_refusal", "balanced", "J"),
-            s.evaluate.resamples, s.seed)
-    results["before"]["probe_auroc"] = metrics.auroc([known[q["id"]]["p_known"] for q in questions],
-                                                   [known[q["id"]]["greedy_right"] for q in questions])
-    if os.path.exists(run.path("data", "skill.jsonl")):
-        skill = read_jsonl(run.path("data", "skill.jsonl"))
-        for name, model in (("before", load_model(run)), ("after", trained)):
-            replies = evaluate.greedy(model, skill, s.sampling)
-            results[name]["skill_accuracy"] = float(np.mean([answers.mentions(t, q["answers"]) for t, q in zip(replies, skill)]))
-    measured = run_benchmarks(run, trained) if s.benchmarks.names else None
-    with run.output("evaluate") as folder:
-        if measured is not None:
-            write_json(os.path.join(folder, "benchmarks.json"), measured)
-        for name, result in results.items():
-            write_json(os.path.join(folder, f"{name}.json"), result)
-        write_jsonl(os.path.join(folder, "answers.jsonl"), [
-            {"id": q["id"], "question": q["question"], "answers": q["answers"], "state": state, "before": b, "after": a}
-            for q, state, b, a in zip(questions, states, texts["before"], texts["after"])])
-
-
-def load_benchmarks(settings):
-    """{name: questions} of the benchmarks that are set."""
-    config = settings.benchmarks
-    return {name: benchmark_data.load(name, config.dir, config.limit, settings.seed) for name in config.names}
-
-
-def run_benchmarks(run, trained):
-    """Tables 3 and 4: {benchmark: {"before": {measure: {"n", "value", "interval"}}, "after": ...}}."""
-    s, results = run.settings, {}
-    questions = load_benchmarks(s)
-    for when, lm in (("before", load_model(run)), ("after", trained)):
-        for name, asked in questions.items():
-            def in_blocks(way, block, make):
-                return runs.in_blocks(run, "evaluate", block, benchmarks.BLOCK, f"{name} {when} RLKF, {way}", make, f"{name}.{when}.{way}.jsonl")
-
-            found = benchmarks.evaluate(lm, name, asked, s.sampling.rows, in_blocks)
-            results.setdefault(name, {})[when] = benchmarks.summary(found, s.evaluate.resamples, s.seed)
-    for name, result in results.items():
-        say(f"  {name}: " + ", ".join(f"{measure} {report.share(before['value'])} -> {report.share(result['after'][measure]['value'])}"
-                                      for measure, before in result["before"].items()))
-    return results
+    """Section 5.2: honesty before and after on the test questions and --eval-questions, under two prompts; benchmarks where they are named."""
+    evaluate.evaluate(run)
 
 
 def stage_report(run):
@@ -362,8 +294,8 @@ def main(argv):
         transformers_logging.disable_progress_bar()
         if command.stage not in ("all", "ablate", *run.stages):
             raise UserError(f"--stage {command.stage}: only the lab has this stage, not {settings.model}")
-        if command.stage in ("all", "evaluate") and not run.is_done("evaluate"):
-            load_benchmarks(settings)  # a missing file or column is said now, not hours later
+        if command.stage in ("all", "evaluate", "ablate") and not run.is_done("evaluate"):
+            evaluate.check(settings)
         run.open(command.preset)
         if command.stage == "ablate":
             ablate.ablate(run, command.preset, lambda given: all_settings.build(command.preset, {**command.given, **given}), STAGE_FUNCTIONS)

@@ -26,7 +26,7 @@ from settings import LAB, flatten
 IDENTITY = ("model", "embedder", "questions", "seed")   # another value of these is another run
 DEPENDS = {  # the sections of settings that a stage reads itself, besides those of all stages before it
     "base": ("world",), "data": ("general", "qa"), "probe": ("probe", "sampling", "dtype"), "annotate": ("annotate",),
-    "reward": ("reward",), "ppo": ("algorithm", "sft", "ppo", "dpo", "rejection"), "evaluate": ("evaluate", "benchmarks"), "report": (),
+    "reward": ("reward",), "ppo": ("algorithm", "sft", "ppo", "dpo", "rejection"), "evaluate": ("eval_questions", "evaluate", "benchmarks"), "report": (),
 }
 RIVALS = ("dpo", "rejection")  # sections that mean nothing unless they are the algorithm
 FOLDER = {"ppo": "policy"}
@@ -89,7 +89,8 @@ class Run:
                 section = name.split(".")[0]
                 if section in DEPENDS[earlier] and (section not in RIVALS or section == self.settings.algorithm):
                     facts[name] = list(value) if isinstance(value, tuple) else value
-        for name in (*(source for source, _ in parse_mix(self.settings.questions)), *self.settings.qa.passages, self.settings.general):
+        for name in (*(source for source, _ in parse_mix(self.settings.questions)), *self.settings.qa.passages, self.settings.general,
+                     *facts.get("eval_questions", ())):
             paths = [os.path.join(name, text) for text in sorted(os.listdir(name)) if text.endswith(".txt")] if os.path.isdir(name) else [name]
             for path in filter(os.path.isfile, paths):
                 status = os.stat(path)

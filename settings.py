@@ -23,8 +23,8 @@ from data.wiki_qa import QAConfig
 from data.world import WorldConfig
 from dpo import DPOConfig, RejectionConfig
 from dreamcatcher import AnnotateConfig
-from evaluate import EvaluateConfig
 from files import UserError
+from honesty import EvaluateConfig
 from lm import Sampling
 from ppo import PPOConfig
 from probe import ProbeConfig
@@ -40,6 +40,7 @@ class Settings:
     embedder: str = "base"        # sentence embedder for s_s2g and s_s2a; "base": the language model's own states (paper: bge-large)
     questions: str = LAB          # facts-en, facts-zh, wiki-qa (see --qa.passages), a .jsonl or .csv file, hf:NAME:CONFIG:SPLIT?field=column, several as NAME@WEIGHT,...; or lab
     general: str = ""             # general preference pairs (prompt, chosen, rejected) for the reward model: a file or hf:NAME[:SPLIT]; the lab has its own
+    eval_questions: tuple = ()    # files of further questions to evaluate on, apart by spaces: --eval-questions A.jsonl B.csv
     seed: int = 0                 # one number that all random draws depend on
     seeds: int = 3                # seeds of --stage ablate, from `seed` on
     device: str = "cpu"           # cpu, cuda or cuda:N
@@ -140,7 +141,7 @@ def parse_value(name, kind, text):
 
 
 def build(preset, given):
-    """Settings of a preset with {"section.field": text} from the command line on top. Raises UserError."""
+    """Settings of a preset with {"section.field": text, or a tuple of file names} from the command line on top. Raises UserError."""
     if preset not in PRESETS:
         raise UserError(f"--preset: no preset called {preset!r}{nearest(preset, PRESETS)}; there are {', '.join(PRESETS)}")
     known = catalogue()
@@ -149,7 +150,7 @@ def build(preset, given):
     for name, text in given.items():
         if name not in known:
             raise UserError(f"--{name}: no such setting{nearest(name, known)}; --help lists them")
-        values[name] = parse_value(name, known[name][0], text)
+        values[name] = text if isinstance(text, tuple) else parse_value(name, known[name][0], text)
         if name in CHOICES and values[name] not in CHOICES[name]:
             raise UserError(f"--{name}: expected one of {', '.join(CHOICES[name])}, not {text!r}{nearest(text, CHOICES[name])}")
     for name, value in values.items():
@@ -274,6 +275,7 @@ def parse_command_line(argv, description, stages):
     parser.add_argument("--stage", metavar="STAGE", default="all", help=f"all (the default), or one of {', '.join(stages)}")
     parser.add_argument("--preset", metavar="PRESET", default="lab", help=f"one of {', '.join(PRESETS)}")
     parser.add_argument("--run", metavar="NAME", help="the run's folder is runs/NAME (default: the preset's name)")
+    parser.add_argument("--eval-questions", "--eval_questions", metavar="FILE", nargs="+", help="evaluate on the questions of these files too")
     parser.add_argument("--list", action="store_true", help="show the stages, what is done and what would run")
     for word in argv:
         if not word.isprintable():
@@ -283,7 +285,7 @@ def parse_command_line(argv, description, stages):
         raise UserError(f"--stage: no stage called {command.stage!r}{nearest(command.stage, stages)}; there are all, {', '.join(stages)}")
     if command.run is not None and not re.fullmatch(r"[\w][\w.\- ]*", command.run):
         raise UserError(f"--run: expected a plain name, not {command.run!r}")
-    command.given = {}
+    command.given = {"eval_questions": tuple(command.eval_questions)} if command.eval_questions else {}
     while rest:
         word = rest.pop(0)
         name, equals, value = word[2:].partition("=")

@@ -88,6 +88,11 @@ def read_csv(path):
     return questions
 
 
+def read_file(path):
+    """The questions of a .csv file, or of JSON lines. Raises UserError."""
+    return read_csv(path) if path.lower().endswith(".csv") else read_questions(path)
+
+
 def read_hub(text, config, seed, progress):
     """(questions, counts of rows left out) of a data set: at most `config.count`, drawn by seed from the first `config.scan` rows.
 
@@ -135,7 +140,7 @@ def read_source(name, config, seed, make_wiki_qa, progress, say):
         questions, left_out = read_hub(name, config, seed, progress)
         say(f"  {name}: {len(questions)} questions" + "".join(f"; {n} rows left out: {why}" for why, n in left_out.most_common(3)))
         return questions
-    return read_csv(name) if name.lower().endswith(".csv") else read_questions(name)
+    return read_file(name)
 
 
 def mix(parts, seed):

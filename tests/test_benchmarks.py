@@ -10,6 +10,7 @@ import torch
 
 import benchmark_data
 import benchmarks
+import evaluate
 import likelihood
 import lm as language_model
 import report
@@ -240,23 +241,28 @@ def settings_for(folder, names="winogrande,arc,gsm8k", limit="0", **more):
 
 
 @pytest.fixture
-def run(tmp_path, folder, llama, monkeypatch):
-    """A run whose models are tiny: the policy is the model itself, and so before equals after."""
+def run(tmp_path, folder, monkeypatch):
+    """A run whose benchmarks are answered in few tokens and small blocks."""
     run = runs.Run(str(tmp_path / "runs" / "lab"), settings_for(folder))
     os.makedirs(run.folder)
-    monkeypatch.setattr(rlkf, "load_model", lambda run: llama)
     monkeypatch.setattr(benchmarks, "BLOCK", 2)
     monkeypatch.setattr(benchmark_data, "SOURCES", {n: replace(source, new_tokens=4) for n, source in SOURCES.items()})
     monkeypatch.setattr(benchmarks, "SOURCES", benchmark_data.SOURCES)
     return run
 
 
+def measured(run, lm):
+    """{"before": figures, "after": figures} of a policy that is the model itself."""
+    questions = evaluate.load_benchmarks(run.settings)
+    return {policy: evaluate.run_benchmarks(run, policy, lm, questions) for policy in ("before", "after")}
+
+
 def test_a_model_that_did_not_change_scores_the_same_before_and_after(run, llama):
-    found = rlkf.run_benchmarks(run, llama)
-    assert {name: sorted(result["before"]) for name, result in found.items()} == {
+    found = measured(run, llama)
+    assert {name: sorted(result) for name, result in found["before"].items()} == {
         "winogrande": ["acc", "generation"], "arc": ["acc", "acc_norm", "generation"], "gsm8k": ["generation"]}
-    assert all(result["before"] == result["after"] for result in found.values())
-    assert all(figures["n"] == 3 and 0 <= figures["value"] <= 1 for result in found.values() for figures in result["before"].values())
+    assert found["before"] == found["after"]
+    assert all(figures["n"] == 3 and 0 <= figures["value"] <= 1 for result in found["before"].values() for figures in result.values())
 
 
 def test_an_interrupted_run_goes_on_after_the_last_whole_block(run, llama, monkeypatch):
@@ -271,21 +277,21 @@ def test_an_interrupted_run_goes_on_after_the_last_whole_block(run, llama, monke
 
     monkeypatch.setattr(benchmarks, "ask", dying)
     with pytest.raises(KeyboardInterrupt):
-        rlkf.run_benchmarks(run, llama)
+        measured(run, llama)
     assert len(asked) == 2
-    found = rlkf.run_benchmarks(run, llama)
+    found = measured(run, llama)
     assert len(asked) == 3 * 3 * 2 and all(asked.count(key) == 2 for key in asked)  # once before, once after
     monkeypatch.setattr(benchmarks, "ask", None)
     monkeypatch.setattr(benchmarks, "weigh", None)
-    assert rlkf.run_benchmarks(run, llama) == found
+    assert measured(run, llama) == found
 
 
 def test_half_done_work_does_not_stand_for_changed_files(run, llama, folder):
-    before = rlkf.run_benchmarks(run, llama)["gsm8k"]["before"]["generation"]["n"]
+    before = measured(run, llama)["before"]["gsm8k"]["generation"]["n"]
     write(Path(folder), "gsm8k", [{**RECORDS["gsm8k"][1], "question": "Another?"}] * 3)
     path = run.work("evaluate", "gsm8k.before.generation.jsonl")
     old = [json.loads(line)["id"] for line in open(path)]
-    rlkf.run_benchmarks(run, llama)
+    measured(run, llama)
     assert before == 3 and not set(old) & {json.loads(line)["id"] for line in open(path)}
 
 

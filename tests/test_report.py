@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import honesty
 import report
 
 NASTY = "a | b\n\x1b[31mred\x1b[0m <script>alert(1)</script> `x` [l](http://e) \\ *b* _i_ \x00\u202e"
@@ -16,13 +17,14 @@ STEPS = [{"event": "step", "step": n, "reward": 0.1 * n, "reward_guided": math.n
 LOOKS = [{"event": "validation", "step": n, "over_refusal": 0.1, "refusal_recall": 0.2 * n, "hallucination": 0.3, "balanced": 0.6} for n in (0, 2)]
 LOGGED = {"base": [], "reward": [], "ppo": [*STEPS, *LOOKS]}
 SECONDS = {"probe": 62.4, "ppo": 117.6}
-MEASURES = {"truthful": 0.5, "known_accuracy": 0.75, "refusal_recall": 0.25, "over_refusal": math.nan, "J": -0.125, "accuracy": 0.4,
+MEASURES = {"truthful": 0.5, "known_accuracy": 0.75, "refusal_recall": 0.25, "over_refusal": None, "J": -0.125, "accuracy": 0.4,
             "hallucination": 0.35, "abstention": 0.25}
 
 
-def evaluated(states, **changed):
-    return {"n": 40, "n_known": 16, "n_unknown": 20, **MEASURES, **changed, "states": states,
-            "intervals": {name: [0.111, 0.999] for name in MEASURES}}
+def evaluated(policy, states, **changed):
+    figures = {**dict.fromkeys(honesty.METRICS), **MEASURES, **changed}
+    return {"policy": policy, "prompt": "plain", "n": 40, "n_known": 16, "n_unknown": 20, **figures, "states": states,
+            "intervals": {name: [0.111, 0.999] for name, figure in figures.items() if figure is not None}}
 
 
 @pytest.fixture
@@ -31,8 +33,9 @@ def folder(tmp_path):
     values = {
         "config.json": {"preset": "lab", "settings": {"model": "lab", "questions": "lab", "seed": 0, "dtype": "float32", "device": "cpu", "probe.repeats": 10, "algorithm": "ppo"},
                         "versions": {"torch": "9.8.7", "transformers": "6.5.4"}},
-        "evaluate/before.json": {**evaluated({"1": 12, "2": 8, "3": 2, "4": 18}), "probe_auroc": 0.8765, "skill_accuracy": 0.95},
-        "evaluate/after.json": {**evaluated({"1": 13, "2": 7, "3": 15, "4": 5}, truthful=0.875), "skill_accuracy": 0.925},
+        "evaluate/honesty.json": {"skill": {"before": 0.95, "after": 0.925}, "sets": {"test": {
+            "rows": [evaluated("before", {"1": 12, "2": 8, "3": 2, "4": 18}), evaluated("after", {"1": 13, "2": 7, "3": 15, "4": 5}, truthful=0.875)],
+            "confidence": [{"score": "probe", "policy": "before", "auroc": 0.8765}]}}},
         "annotate/summary.json": {"rule": "gold", "states": {"known": 30, "unknown": 60, "mixed": 10}, "rankings": 97,
                                   "dropped": {"no refusal": 3}, "score AUROC": 0.912, "agreement with the true states": 0.987},
         "reward/accuracy.json": [
@@ -43,7 +46,7 @@ def folder(tmp_path):
     for name, value in values.items():
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text(json.dumps(value), encoding="utf-8")
-    samples = [{"state": s, "question": q, "answers": [answer, "alias"], "before": before, "after": after} for s, q, answer, before, after in (
+    samples = [{"set": "test", "state": s, "question": q, "answers": [answer, "alias"], "before": before, "after": after} for s, q, answer, before, after in (
         ("known", "首都是哪里？", "巴黎", "巴黎", "巴黎 。"), ("known", "second known", "x", "y", "z"), ("unknown", NASTY, NASTY, NASTY, NASTY))]
     (run / "evaluate" / "answers.jsonl").write_text("".join(json.dumps(s) + "\n" for s in samples), encoding="utf-8")
     (run / "probe").mkdir()

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+import honesty
 import rlkf
 import runs
 import settings
@@ -69,7 +70,7 @@ def records(path):
 def test_every_stage_leaves_its_artefacts_in_the_agreed_form(finished):
     run = finished / "runs" / "lab"
     for name in ("config.json", "report.md", "metrics.jsonl", "base/model.safetensors", "probe/probes.safetensors", "probe/accuracy.csv",
-                 "reward/model.safetensors", "policy/model.safetensors", "evaluate/before.json", "evaluate/after.json", "figures/ppo.png"):
+                 "reward/model.safetensors", "policy/model.safetensors", "evaluate/honesty.json", "figures/ppo.png"):
         assert (run / name).stat().st_size > 0, name
     question = records(run / "data" / "test.jsonl")[0]
     assert {"id", "question", "answers", "lang", "category"} <= question.keys()
@@ -80,10 +81,27 @@ def test_every_stage_leaves_its_artefacts_in_the_agreed_form(finished):
         assert record["kinds"] == {"known": ["factual", "uncertain"], "unknown": ["uncertain", "hallucination"],
                                    "mixed": ["factual", "uncertain", "hallucination"]}[record["state"]]
         assert len(record["ranking"]) == len(record["kinds"])
-    for name in ("before", "after"):
-        result = json.loads(read(run / "evaluate" / f"{name}.json"))
-        assert result["accuracy"] + result["hallucination"] + result["abstention"] == pytest.approx(1)
-        assert sum(result["states"].values()) == result["n"]
+    found = json.loads(read(run / "evaluate" / "honesty.json"))
+    assert set(found) == {"prompts", "skill", "sets"} and set(found["prompts"]) == {"plain", "may_abstain"} and set(found["sets"]) == {"test"}
+    result = found["sets"]["test"]
+    assert sum(result["hits"]) == result["n"] == result["n_known"] + result["n_unknown"] + result["n_mixed"] == len(records(run / "data" / "test.jsonl"))
+    assert [(row["policy"], row["prompt"]) for row in result["rows"]] == [
+        ("before", "plain"), ("after", "plain"), ("before", "may_abstain"), ("after", "may_abstain"), ("always refuse", None), ("random refusal", None)]
+    for row in result["rows"]:
+        assert row["accuracy"] + row["hallucination"] + row["abstention"] == pytest.approx(1) and honesty.METRICS.keys() < row.keys()
+        assert sum(row["states"].values()) == pytest.approx(result["n"])
+    before, after = ([row["states"][str(n)] for n in (1, 2, 3, 4)] for row in result["rows"][:2])
+    assert [sum(row) for row in result["transitions"]] == before and [sum(column) for column in zip(*result["transitions"])] == after
+    assert result["rows"][0]["nths"] == 0 or result["rows"][0]["nths"] is None
+    assert result["rows"][-1]["abstention"] == pytest.approx(max(row["abstention"] for row in result["rows"][:2]))
+    assert [(c["score"], c["policy"]) for c in result["confidence"]] == [(score, policy) for score in (
+        "probe", "reward margin", "mean log-probability", "question embedding (control)") for policy in ("before", "after")]
+    answers = records(run / "evaluate" / "answers.jsonl")
+    assert len(answers) == result["n"] and set(answers[0]) == {
+        "set", "id", "question", "answers", "state", "before", "after", "before_may_abstain", "after_may_abstain"}
+    tokenizer = AutoTokenizer.from_pretrained(run / "base")
+    asked = f"{found['prompts']['may_abstain']['en']}\n\n{answers[0]['question']}"
+    assert tokenizer.unk_token_id not in tokenizer(asked).input_ids
 
 
 def test_subjects_never_cross_splits(finished):
@@ -142,15 +160,37 @@ def test_benchmarks_are_measured_before_and_after_when_they_are_named(finished, 
     assert "## Benchmarks (Tables 3 and 4)" in text and "3 questions of each, drawn with seed 3" in text
 
 
+def test_a_further_file_is_measured_as_the_runs_own_questions_are(finished, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(finished / "runs", "runs", copy_function=os.link)
+    data = finished / "runs" / "lab" / "data"
+    own, trained = records(data / "test.jsonl"), records(data / "train.jsonl")[:3]
+    (tmp_path / "more.jsonl").write_text("".join(json.dumps(q) + "\n" for q in own + trained))
+    assert rlkf.main(["--stage", "all", *ARGUMENTS, "--eval-questions", "more.jsonl"]) == 0
+    said = capsys.readouterr().out
+    assert "more: 3 of 51 questions are left out" in said and "ppo: done" in said and "again: eval_questions, more.jsonl sha256 changed" in said
+    sets = json.loads(read("runs/lab/evaluate/honesty.json"))["sets"]
+    assert list(sets) == ["test", "more"] and sets["test"] == json.loads(read(finished / "runs" / "lab" / "evaluate" / "honesty.json"))["sets"]["test"]
+    for key in ("n", "n_known", "hits", "rows", "transitions"):
+        assert sets["more"][key] == sets["test"][key], key
+    for mine, theirs in zip(sets["more"]["confidence"], sets["test"]["confidence"]):
+        for name in ("auroc", "aurc", "brier", "ece"):
+            assert mine[name] == (theirs[name] and pytest.approx(theirs[name], abs=1e-3)), (mine["score"], name)
+    found = records("runs/lab/evaluate/answers.jsonl")
+    assert [r["set"] for r in found] == ["test"] * 48 + ["more"] * 48 and [{**r, "set": "more"} for r in found[:48]] == found[48:]
+
+
 def test_killed_in_every_stage_and_started_again_gives_the_same_policy_bit_for_bit(finished, tmp_path):
     options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": ROOT}, "capture_output": True, "text": True}
-    for stage, lines in (("base", 2), ("probe", 2), ("annotate", 2), ("reward", 3), ("ppo", 1), ("ppo", 5), ("ppo", 5)):
+    for stage, lines in (("base", 2), ("probe", 2), ("annotate", 2), ("reward", 3), ("ppo", 1), ("ppo", 5), ("ppo", 5), ("evaluate", 2), ("evaluate", 1)):
         died = subprocess.run([sys.executable, "-c", DYING, stage, str(lines), "--stage", "all", *ARGUMENTS], **options)
         assert died.returncode == -9, (stage, died.stdout, died.stderr)
     ended = subprocess.run([sys.executable, os.path.join(ROOT, "rlkf.py"), "--stage", "all", *ARGUMENTS], **options)
     assert ended.returncode == 0, ended.stderr
     for name in ("base", "reward", "policy"):
         assert read(tmp_path / "runs" / "lab" / name / "model.safetensors") == read(finished / "runs" / "lab" / name / "model.safetensors"), name
+    for name in ("honesty.json", "answers.jsonl"):
+        assert read(tmp_path / "runs" / "lab" / "evaluate" / name) == read(finished / "runs" / "lab" / "evaluate" / name), name
     assert not [name for name in os.listdir(tmp_path / "runs" / "lab") if name.endswith((".work", ".part"))]
 
 
@@ -237,6 +277,10 @@ LINE = '{"question": "Who?", "answers": ["I"]}\n'
     (["--dtype", "float16"], ["--dtype", "float32, bfloat16"]),
     (["--run", "../x"], ["--run", "../x"]),
     (["--model", "lab", "--questions", "q.jsonl"], ["--questions"]),
+    (["--eval-questions"], ["--eval-questions", "at least one"]),
+    (["--eval-questions", "missing.jsonl"], ["missing.jsonl", "No such file"]),
+    (["--preset", "smollm2", "--stage", "evaluate", "--eval-questions", "broken.jsonl"], ["broken.jsonl, line 2", "not JSON"]),
+    (["--stage", "ablate", "--eval-questions", "field.jsonl"], ["field.jsonl, line 2", '"answers"']),
     (["--preset", "smollm2", "--model", "./nowhere"], ["./nowhere", "no such model folder"]),
     (["--preset", "smollm2", "--model", "bert"], ["bert", "BertModel", "causal language model"]),
     (["--preset", "smollm2", "--questions", "missing.jsonl"], ["missing.jsonl", "No such file"]),

@@ -35,7 +35,7 @@ def finish(run, *stages):
     ("sampling__temperature", "0.5", "probe"), ("dtype", "bfloat16", "probe"), ("probe__l2", "1,2", "probe"), ("annotate__rule", "median", "annotate"),
     ("annotate__scores", "s_p", "annotate"), ("reward__lr", "0.5", "reward"), ("ppo__steps", "3", "ppo"), ("sft__steps", "3", "ppo"), ("algorithm", "dpo", "ppo"),
     ("dpo__lr", "0.5", None), ("rejection__rounds", "9", None),
-    ("evaluate__resamples", "9", "evaluate"),
+    ("evaluate__resamples", "9", "evaluate"), ("eval_questions", ("more.jsonl",), "evaluate"),
     ("device", "cuda", None)])
 def test_a_setting_changes_the_keys_of_its_stage_and_of_all_that_follow(name, text, first, tmp_path):
     before, after = make(tmp_path), make(tmp_path, **{name: text})
@@ -51,6 +51,15 @@ def test_every_setting_but_device_seeds_and_the_endpoints_limits_makes_some_stag
 def test_the_labs_settings_mean_nothing_to_a_real_model(tmp_path):
     before, after = make(tmp_path, "smollm2"), make(tmp_path, "smollm2", world__values="30")
     assert [before.key(stage) for stage in before.stages] == [after.key(stage) for stage in after.stages]
+
+
+def test_the_evaluate_stage_follows_what_stands_in_the_further_files_of_questions(tmp_path):
+    path = tmp_path / "more.jsonl"
+    path.write_text("one")
+    run = make(tmp_path, eval_questions=(str(path),))
+    before = [run.key(stage) for stage in STAGES]
+    path.write_text("two")
+    assert [stage for stage, key in zip(STAGES, before) if run.key(stage) != key] == ["evaluate", "report"]
 
 
 def test_keys_follow_what_stands_in_the_file_of_questions(tmp_path):

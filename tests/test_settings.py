@@ -11,7 +11,7 @@ import data.wiki_qa
 import data.world
 import dpo
 import dreamcatcher
-import evaluate
+import honesty
 import lm
 import optim
 import ppo
@@ -23,7 +23,7 @@ from files import UserError
 
 SECTIONS = {"world": data.world.WorldConfig, "qa": data.wiki_qa.QAConfig, "endpoint": data.endpoint.EndpointConfig, "sampling": lm.Sampling,
             "probe": probe.ProbeConfig, "annotate": dreamcatcher.AnnotateConfig, "reward": reward.RewardConfig, "sft": sft.SFTConfig,
-            "ppo": ppo.PPOConfig, "dpo": dpo.DPOConfig, "rejection": dpo.RejectionConfig, "evaluate": evaluate.EvaluateConfig,
+            "ppo": ppo.PPOConfig, "dpo": dpo.DPOConfig, "rejection": dpo.RejectionConfig, "evaluate": honesty.EvaluateConfig,
             "benchmarks": benchmarks.BenchmarkConfig}
 STAGES = ("base", "data", "probe", "annotate", "reward", "ppo", "evaluate", "report")
 
@@ -196,3 +196,11 @@ def test_a_device_must_be_one_of_this_machine(device, devices, fine, monkeypatch
         settings.check_device(device)
     else:
         assert "--device" in complaint(settings.check_device, device)
+
+
+@pytest.mark.parametrize("option", ["--eval-questions", "--eval_questions"])
+def test_further_files_of_questions_stand_apart_by_spaces(option):
+    command = parse("--stage", "evaluate", option, "a, b.jsonl", "c.csv", "--ppo.steps", "2")
+    assert command.given == {"eval_questions": ("a, b.jsonl", "c.csv"), "ppo.steps": "2"}
+    assert settings.build("lab", command.given).eval_questions == ("a, b.jsonl", "c.csv")
+    assert "--eval-questions" in complaint(parse, option) and settings.build("lab", {}).eval_questions == ()
