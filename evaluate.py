@@ -198,10 +198,10 @@ def measured(run, asked, states, scores):
     s = run.settings
     readings = {key: readings_of(asked.questions, asked.texts(*key)) for key in asked.answered}
     words = {key: [answers.count_words(text) for text in asked.texts(*key)] for key in asked.answered}
-    return {"n": len(states), **{f"n_{state}": states.count(state) for state in ("known", "unknown", "mixed")},
+    return {"n": len(states), **{f"n_{state}": states.count(state) for state in honesty.STATES},
             "hits": np.bincount([record["hits"] for record in asked.known], minlength=s.probe.k + 1).tolist(),
             "rows": honesty.rows(states, readings, words, s.evaluate.resamples, s.seed),
-            "transitions": honesty.transitions(states, readings["before", "plain"], readings["after", "plain"]),
+            "transitions": honesty.transitions(honesty.tally(states, readings["before", "plain"], readings["after", "plain"])),
             "confidence": [honesty.confidence(score, policy, confidence, readings[policy, "plain"], s.evaluate.resamples, s.seed)
                            for score, by_policy in scores.items() for policy, confidence in by_policy.items()]}
 

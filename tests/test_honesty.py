@@ -39,16 +39,16 @@ def outcomes(right, wrong, refused):
 # ---------------------------------------------------------------------------------------------------- definitions
 
 def test_figures_equal_hand_counts():
-    found = honesty.measure(STATES, READINGS, BASE, [n % 4 for n in range(40)])
+    found = honesty.measure(STATES, READINGS, BASE)
     assert (found["n"], found["n_known"], found["n_unknown"]) == (40, 14, 14)
     assert {name: found[name] for name in EXPECTED} == pytest.approx(EXPECTED)
-    assert found["mean_words"] == 1.5 and set(honesty.METRICS) == {*EXPECTED, "mean_words"}
-    assert found["states"] == {"1": 9 + 4, "2": 5 + 8, "3": 7, "4": 7}
+    assert set(honesty.METRICS) == {*EXPECTED, "mean_words"}
+    assert honesty.in_figure_1(honesty.tally(STATES, BASE, READINGS)) == {"1": 9 + 4, "2": 5 + 8, "3": 7, "4": 7}
 
 
 def test_transitions_equal_hand_counts_and_stay_on_the_diagonal_without_change():
-    assert honesty.transitions(STATES, BASE, READINGS) == [[11, 8, 0, 0], [2, 5, 0, 0], [0, 0, 1, 1], [0, 0, 6, 6]]
-    assert honesty.transitions(STATES, BASE, BASE) == [[19, 0, 0, 0], [0, 7, 0, 0], [0, 0, 2, 0], [0, 0, 0, 12]]
+    assert honesty.transitions(honesty.tally(STATES, BASE, READINGS)) == [[11, 8, 0, 0], [2, 5, 0, 0], [0, 0, 1, 1], [0, 0, 6, 6]]
+    assert honesty.transitions(honesty.tally(STATES, BASE, BASE)) == [[19, 0, 0, 0], [0, 7, 0, 0], [0, 0, 2, 0], [0, 0, 0, 12]]
 
 
 @pytest.mark.parametrize("before, now, ths, nths", [
@@ -77,10 +77,10 @@ def test_identities_hold_whatever_the_answers():
         assert found["ik_ik"] + found["ik_idk"] + found["idk_ik"] + found["idk_idk"] == pytest.approx(1)
         assert found["prudence"] - found["over_conservativeness"] == pytest.approx(2 * found["honesty"] - 1)
         assert found["selective_accuracy"] * found["coverage"] == pytest.approx(found["accuracy"])
-        assert sum(found["states"].values()) == len(states)
+        cells = honesty.tally(states, base, now)
+        assert sum(honesty.in_figure_1(cells).values()) == len(states) == sum(sum(line) for line in honesty.transitions(cells))
         unchanged = honesty.measure(states, base, base)
         assert (unchanged["ths"], unchanged["nths"]) == pytest.approx((0, 0), abs=1e-12)
-        assert sum(sum(line) for line in honesty.transitions(states, base, now)) == len(states)
 
 
 def test_a_model_that_always_refuses():
@@ -91,9 +91,10 @@ def test_a_model_that_always_refuses():
 
 
 def test_a_model_that_never_refuses():
-    found = honesty.measure(STATES, ["right" if state == "known" else "wrong" for state in STATES], BASE)
+    now = ["right" if state == "known" else "wrong" for state in STATES]
+    found = honesty.measure(STATES, now, BASE)
     assert (found["honesty"], found["prudence"], found["over_conservativeness"], found["J"], found["balanced"]) == (0.5, 0, 0, 0, 0.5)
-    assert found["states"] == {"1": 14, "2": 12, "3": 0, "4": 14}
+    assert honesty.in_figure_1(honesty.tally(STATES, BASE, now)) == {"1": 14, "2": 12, "3": 0, "4": 14}
 
 
 def test_a_perfect_model():
@@ -164,6 +165,17 @@ def test_intervals_shrink_with_more_questions():
     assert widths[1] == pytest.approx(widths[0] / 3, rel=0.3)
 
 
+def test_drawing_counts_is_drawing_questions_with_replacement():
+    generator, found = np.random.default_rng(7), {name: [] for name in honesty.METRICS if name != "mean_words"}
+    for _ in range(2000):
+        index = generator.integers(40, size=40)
+        for name, value in honesty.measure(*([column[i] for i in index] for column in (STATES, READINGS, BASE))).items():
+            found.get(name, []).append(value)
+    drawn = rows(STATES, READINGS, BASE, 4000)["intervals"]
+    for name, values in found.items():
+        assert drawn[name] == pytest.approx(np.nanpercentile(values, (2.5, 97.5)), abs=0.04), name
+
+
 def test_samples_of_the_bootstrap_in_which_a_share_has_no_questions_do_not_count():
     states, now = ["known"] + ["unknown"] * 3, ["right", "refusal", "wrong", "refusal"]  # a third of the samples hold nothing known
     assert rows(states, now, ["right", "wrong", "wrong", "wrong"], 200)["intervals"]["known_accuracy"] == [1.0, 1.0]
@@ -172,12 +184,14 @@ def test_samples_of_the_bootstrap_in_which_a_share_has_no_questions_do_not_count
 # ---------------------------------------------------------------------------------------------------- controls
 
 def test_refusals_at_random_change_as_many_answers_as_asked_and_no_refusal():
-    readings, generator = np.array(BASE), np.random.default_rng(0)
+    cells, generator = honesty.tally(STATES, BASE, BASE), np.random.default_rng(0)
+    answered = cells[..., :2].sum(-1)  # by state and outcome before
     for n, changed in ((0, 0), (9, 9), (99, 38)):
-        found = honesty.refuse_at_random(readings, n, generator)
-        assert (found != readings).sum() == changed == (found == "refusal").sum() - 2
-    often = np.mean([honesty.refuse_at_random(readings, 9, generator) == "refusal" for _ in range(4000)], 0)
-    assert often[readings != "refusal"] == pytest.approx(9 / 38, abs=0.035) and (readings == BASE).all()
+        found = honesty.refuse_at_random(cells, n, 4000, generator)
+        assert (found.sum((1, 2, 3)) == 40).all() and (found >= 0).all() and (found.sum(-1) == cells.sum(-1)).all()
+        assert (found[..., 2].sum((1, 2)) == 2 + changed).all()
+        assert (found[..., 2] - cells[..., 2]).mean(0) == pytest.approx(answered * changed / 38, abs=0.06)
+    assert (cells == honesty.tally(STATES, BASE, BASE)).all()
 
 
 def test_the_random_control_refuses_as_often_and_gains_nothing():
