@@ -22,7 +22,8 @@ import report
 import reward
 from data import sources
 from files import UserError, read_jsonl, write_json, write_jsonl
-from inputs import answer_records, greedy_records, greedy_texts, hits_of, load_embedder, load_generations, load_known, load_model, load_questions, readings_of, states_of
+from inputs import (answer_records, greedy_records, greedy_texts, hits_of, load_embedder, load_generations, load_known, load_model, load_questions,
+                    readings_of, states_of)
 from lm import chat_prompt, response_ids
 from runs import bar, in_blocks, say
 
@@ -93,7 +94,8 @@ def known_before(run, lm, name, questions):
         p_known = probe.p_known(lm, reader, [q["question"] for q in block], config.rows)
         return [{"p_known": p, **record} for p, record in zip(p_known.tolist(), answer_records(run, lm, block))]
 
-    records = in_blocks(run, "evaluate", questions, max(1, run.settings.sampling.rows // config.k), f"{name}: what is known before RLKF", measure, f"{name}.known.jsonl")
+    size = max(1, run.settings.sampling.rows // config.k)
+    records = in_blocks(run, "evaluate", questions, size, f"{name}: what is known before RLKF", measure, f"{name}.known.jsonl")
     readings = readings_of(questions, [record["greedy"] for record in records])
     return [{**record, "hits": int(hits.sum()), "greedy_right": answers.is_correct(reading)}
             for record, hits, reading in zip(records, hits_of(questions, records), readings)]

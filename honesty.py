@@ -165,7 +165,8 @@ def row(policy, prompt, states, readings, base, words, resamples, seed):
     """
     cells = tally(states, base, readings)
     drawn = np.random.default_rng(seed).multinomial(len(states), cells.ravel() / len(states), resamples).reshape(-1, 3, 3, 3)
-    found = {"policy": policy, "prompt": prompt, **summary(cells), "mean_words": math.nan, "states": in_figure_1(cells), "intervals": percentiles(figures(drawn))}
+    found = {"policy": policy, "prompt": prompt, **summary(cells), "mean_words": math.nan, "states": in_figure_1(cells),
+             "intervals": percentiles(figures(drawn))}
     if words is not None:
         words = np.array(words)
         found["mean_words"] = float(words.mean())
