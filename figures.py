@@ -50,8 +50,8 @@ def save(figure, path):
 
 
 def plain(text):
-    """A name as a label: no mathematics between dollar signs, no underscore that would hide it from the legend."""
-    return text.replace("$", r"\$").removeprefix("_")
+    """A name as a label: no mathematics between dollar signs, no underscore that would hide it from the legend, nothing that has no shape."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text).replace("$", r"\$").lstrip("_")
 
 
 def legend_below(figure, axis, columns=4):

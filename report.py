@@ -233,7 +233,7 @@ def samples_section(samples, n):
     chosen = pick(samples, n)
     parts = ["## Answers before and after"] if chosen else []
     for state in paper.STATES:
-        rows = [[escape(s["question"], 56), escape(s["answers"][0], 20), escape(s["before"], 36), escape(s["after"], 36)] for s in chosen if s["state"] == state]
+        rows = [[escape(s["question"], 55), escape(s["answers"][0], 20), escape(s["before"], 36), escape(s["after"], 36)] for s in chosen if s["state"] == state]
         if rows:
             parts += [f"### {state.capitalize()}", table(["question", "given answer", "before", "after"], rows)]
     return parts

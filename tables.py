@@ -9,6 +9,7 @@ import unicodedata
 from files import whole
 
 DIGITS = {"nths": 3, "mean_words": 1}  # of the metrics that are no shares
+MARKUP = "\\|`*_<>[]&~$"  # what Markdown reads as more than a character
 
 
 def width(text):
@@ -19,14 +20,13 @@ def width(text):
 def escape(text, most=110):
     """Text of a model or a file, made safe for a Markdown table cell and for a terminal, and cut to `most` columns."""
     text = " ".join("".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in str(text)).split())
-    if max(len(text), width(text)) > most:
-        text = text[:most - 1]
-        while width(text) > most - 1:
-            text = text[:-1]
-        text += "…"
-    for char in "\\|`*_<>[]&~$":
-        text = text.replace(char, "\\" + char)
-    return text
+    pieces = [f"\\{c}" if c in MARKUP else c for c in text]
+    if max(len(pieces), width("".join(pieces))) > most:
+        pieces = pieces[:most - 1]
+        while width("".join(pieces)) > most - 1:
+            pieces.pop()
+        pieces.append("…")
+    return "".join(pieces)
 
 
 def table(head, rows):
