@@ -5,6 +5,7 @@ its seed: stages whose settings are the same are linked, not done again. So an i
 and a variant that differs in PPO alone costs PPO alone. Left out: two changes at a time, a search for each variant's best
 learning rate.
 """
+import math
 import os
 import re
 import shutil
@@ -53,7 +54,7 @@ def result(run):
     """What the table holds of one finished run: test measures, validation by generated tokens, steps to GOAL."""
     looks = sorted((line for line in run.logged("ppo") if line.get("event") == "validation"), key=lambda line: line["step"])
     after = find_row(read_json(run.path("evaluate", "honesty.json"))["sets"]["test"], "after")
-    return {**{name: after[name] for name in MEASURES}, "tokens": looks[-1]["tokens"],
+    return {**{name: math.nan if after[name] is None else after[name] for name in MEASURES}, "tokens": looks[-1]["tokens"],
             "steps to goal": next((line["step"] for line in looks if line["balanced"] >= GOAL), None),
             "curve": [[line["tokens"], line["balanced"]] for line in looks]}
 
