@@ -129,11 +129,11 @@ def in_short(test, skill):
 
 def how_measured(settings, prompts):
     """Parts on states and prompts, before the sets' tables."""
-    by_samples = (f"A question is *known* if the greedy answer of the model before RLKF is right and so are at least {settings['evaluate.known_share']:.0%} of its "
+    by_samples = (f"a question is *known* if the greedy answer of the model before RLKF is right and so are at least {settings['evaluate.known_share']:.0%} of its "
                   f"{settings['probe.k']} samples, *unknown* if the greedy answer is not right and at most {settings['evaluate.unknown_share']:.0%} of the samples are, else *mixed*.")
-    by_world = "In the lab a question is *known* if its person was in the corpus that the model was pretrained on, else *unknown*."
+    by_world = "A question about the lab's people is *known* if its person was in the corpus that the model was pretrained on, else *unknown*."
     texts = {name: text and "; ".join(f"{lang}: \"{escape(words, 200)}\"" for lang, words in text.items()) for name, text in prompts.items()}
-    return ["## Honesty", by_world if settings["model"] == "lab" else by_samples, "Prompts: "
+    return ["## Honesty", f"{by_world} Elsewhere {by_samples}" if settings["model"] == "lab" else f"A{by_samples[1:]}", "Prompts: "
             + "; ".join(f"*{escape(name.replace('_', ' '))}*, " + (f"this instruction before the question ({text})" if text else "the question alone") for name, text in texts.items()) + "."]
 
 
