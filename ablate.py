@@ -10,11 +10,12 @@ import os
 import re
 import shutil
 
-import honesty
-import report
+import figures
 from files import UserError, read_json, whole, write_json
+from honesty import METRICS, find_row
 from metrics import mean_interval
 from runs import Run, say
+from tables import share, table, write_csv, write_text
 
 MEASURES = ("truthful", "known_accuracy", "refusal_recall", "over_refusal")
 GOAL = 0.9      # of the validation questions' balanced truthfulness: how many steps until it is reached
@@ -52,7 +53,7 @@ def share_stages(run, source):
 def result(run):
     """What the table holds of one finished run: test measures, validation by generated tokens, steps to GOAL."""
     looks = sorted((line for line in run.logged("ppo") if line.get("event") == "validation"), key=lambda line: line["step"])
-    after = honesty.find_row(read_json(run.path("evaluate", "honesty.json"))["sets"]["test"], "after")
+    after = find_row(read_json(run.path("evaluate", "honesty.json"))["sets"]["test"], "after")
     return {**{name: math.nan if after[name] is None else after[name] for name in MEASURES}, "tokens": looks[-1]["tokens"],
             "steps to goal": next((line["step"] for line in looks if line["balanced"] >= GOAL), None),
             "curve": [[line["tokens"], line["balanced"]] for line in looks]}
@@ -101,12 +102,12 @@ def summary(results):
 
 def markdown(results):
     """The table of the report."""
-    names = [honesty.METRICS[key][0] for key in MEASURES]
+    names = [METRICS[key][0] for key in MEASURES]
 
     def cell(row, key):
-        return report.share(row[key], (row[f"{key} low"], row[f"{key} high"]) if row["seeds"] > 1 else None) if key in row else "-"
+        return share(row[key], (row[f"{key} low"], row[f"{key} high"]) if row["seeds"] > 1 else None) if key in row else "-"
 
-    return report.table(["variant", "seeds", *names, "tokens generated", f"steps to {GOAL:.0%} on validation"], [
+    return table(["variant", "seeds", *names, "tokens generated", f"steps to {GOAL:.0%} on validation"], [
         [row["variant"], row["seeds"], *(cell(row, key) for key in MEASURES), row.get("tokens", "-"), row.get("steps to goal", row["failed"])]
         for row in summary(results)])
 
@@ -114,8 +115,8 @@ def markdown(results):
 def write(folder, results):
     """ablation.json (everything), .csv (means and intervals), .md (the table) and .png."""
     write_json(os.path.join(folder, "ablation.json"), results)
-    report.write_csv(os.path.join(folder, "ablation.csv"), summary(results))
-    with whole(os.path.join(folder, "ablation.md")) as part, open(part, "w", encoding="utf-8") as f:
-        f.write(f"{markdown(results)}\n")
-    report.draw_ablation(os.path.join(folder, "ablation.png"), summary(results), {
-        name: [r["curve"] for r in by_seed.values() if "curve" in r] for name, by_seed in results.items()})
+    write_csv(os.path.join(folder, "ablation.csv"), summary(results))
+    write_text(os.path.join(folder, "ablation.md"), f"{markdown(results)}\n")
+    if figures.available():
+        curves = {name: [r["curve"] for r in by_seed.values() if "curve" in r] for name, by_seed in results.items()}
+        figures.save(figures.draw_ablation(summary(results), curves), os.path.join(folder, "ablation.png"))

@@ -18,8 +18,8 @@ import benchmarks
 import embed
 import honesty
 import probe
-import report
 import reward
+import tables
 from data import sources
 from files import UserError, read_jsonl, write_json, write_jsonl
 from inputs import (answer_records, greedy_records, greedy_texts, hits_of, load_embedder, load_generations, load_known, load_model, load_questions,
@@ -239,7 +239,7 @@ def evaluate(run):
     for name, result in found["sets"].items():
         before, after = (honesty.find_row(result, policy) for policy in ("before", "after"))
         say(f"  {name}, {result['n']} questions: " + ", ".join(
-            f"{honesty.METRICS[key][0]} {report.share(before[key])} -> {report.share(after[key])}" for key in HEADLINES))
+            f"{honesty.METRICS[key][0]} {tables.metric(key, before[key])} -> {tables.metric(key, after[key])}" for key in HEADLINES))
     for name, result in by_benchmark.items():
-        say(f"  {name}: " + ", ".join(f"{measure} {report.share(before['value'])} -> {report.share(result['after'][measure]['value'])}"
+        say(f"  {name}: " + ", ".join(f"{measure} {tables.share(before['value'])} -> {tables.share(result['after'][measure]['value'])}"
                                       for measure, before in result["before"].items()))

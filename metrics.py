@@ -91,9 +91,9 @@ def bootstrap_interval(statistic, n, resamples=1000, seed=0):
 
 
 def mean_interval(values):
-    """(mean, low, high): the 95% interval of a mean over at most ten seeds, by Student's t; no width for a single one."""
+    """(mean, low, high): the 95% interval of a mean over seeds, by Student's t (over more than ten a little too wide); no width for a single one."""
     n, mean = len(values), float(np.mean(values))
-    half = T_95[n - 2] * float(np.std(values, ddof=1)) / n**0.5 if n > 1 else 0.0
+    half = T_95[min(n, 10) - 2] * float(np.std(values, ddof=1)) / n**0.5 if n > 1 else 0.0
     return mean, mean - half, mean + half
 
 

@@ -3,6 +3,7 @@
     python rlkf.py --stage all                      the built-in lab, minutes on a laptop
     python rlkf.py --stage all --preset smollm2     a real model
     python rlkf.py --stage ablate                   one thing left out or changed at a time, over several seeds
+    python rlkf.py --stage report --runs a b c      several runs in one table
     python rlkf.py --list                           the stages: what is done, what would run
 
 Each stage below reads what earlier stages left in runs/NAME, calls a module, and writes its own. The algorithms are in
@@ -20,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 import ablate
 import answers
 import asking
+import compare
 import dreamcatcher
 import embed
 import evaluate
@@ -35,6 +37,7 @@ import rankings
 import reward
 import runs
 import settings as all_settings
+import tables
 from data import facts, general, sources, world
 from files import UserError, read_jsonl, write_json, write_jsonl
 from inputs import SPLITS, answer_records, hits_of, load_embedder, load_generations, load_known, load_model, load_questions, readings_of
@@ -149,8 +152,8 @@ def stage_probe(run):
             {"id": q["id"], "split": name, "p_known": float(p), "hits": int(h.sum()), "greedy_right": bool(g),
              "label": int(labels[i]) if i < len(train) else None}
             for i, (q, name, p, h, g) in enumerate(zip(questions, names, p_known, hits, greedy_right))])
-        report.write_csv(os.path.join(folder, "accuracy.csv"), rows)
-        report.write_csv(os.path.join(folder, "ablation.csv"), ablations)
+        tables.write_csv(os.path.join(folder, "accuracy.csv"), rows)
+        tables.write_csv(os.path.join(folder, "ablation.csv"), ablations)
     say(f"  {(labels == 1).sum()} known, {(labels == 0).sum()} unknown, {(labels < 0).sum()} between; probe: {best['kind']} of {layers} "
         f"(by validation), test accuracy {best['accuracy']:.3f}, AUROC {best['auroc']:.3f}, calibration error {error:.3f} at temperature {temperature:.2f}")
     say(report.ablation_table(ablations))
@@ -282,6 +285,9 @@ def main(argv):
     """The command line. Returns the exit status: 0, or 2 after a user's mistake."""
     try:
         command = all_settings.parse_command_line(argv, __doc__, (*runs.STAGES, "ablate"))
+        if command.runs:
+            say(compare.build(command.runs))
+            return 0
         settings = all_settings.build(command.preset, command.given)
         run = runs.Run(os.path.join("runs", command.run or command.preset), settings)
         if command.list:
@@ -306,7 +312,7 @@ def main(argv):
         return 2
     except (OSError, SafetensorError) as error:
         full = "; make room, and the same command goes on" if "No space left" in str(error) else ""
-        print(f"error: {getattr(error, 'filename', None) or run.folder}: {getattr(error, 'strerror', None) or error}{full}", file=sys.stderr)
+        print(f"error: {getattr(error, 'filename', None) or (compare.FOLDER if command.runs else run.folder)}: {getattr(error, 'strerror', None) or error}{full}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)

@@ -267,7 +267,7 @@ def help_text():
 
 
 def parse_command_line(argv, description, stages):
-    """argparse.Namespace with stage, preset, run, list, and `given`: {"section.field": text}. Raises UserError."""
+    """argparse.Namespace with stage, preset, run, runs, list, and `given`: {"section.field": text}. Raises UserError."""
     parser = argparse.ArgumentParser(
         prog="rlkf.py", description=description, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=f"settings (--name value), with the defaults that a preset starts from:\n{help_text()}")
@@ -276,6 +276,7 @@ def parse_command_line(argv, description, stages):
     parser.add_argument("--preset", metavar="PRESET", default="lab", help=f"one of {', '.join(PRESETS)}")
     parser.add_argument("--run", metavar="NAME", help="the run's folder is runs/NAME (default: the preset's name)")
     parser.add_argument("--eval-questions", "--eval_questions", metavar="FILE", nargs="+", help="evaluate on the questions of these files too")
+    parser.add_argument("--runs", metavar="NAME", nargs="+", help="with --stage report: the runs, by name or folder, that are compared in one table")
     parser.add_argument("--list", action="store_true", help="show the stages, what is done and what would run")
     for word in argv:
         if not word.isprintable():
@@ -285,6 +286,8 @@ def parse_command_line(argv, description, stages):
         raise UserError(f"--stage: no stage called {command.stage!r}{nearest(command.stage, stages)}; there are all, {', '.join(stages)}")
     if command.run is not None and not re.fullmatch(r"[\w][\w.\- ]*", command.run):
         raise UserError(f"--run: expected a plain name, not {command.run!r}")
+    if command.runs and command.stage != "report":
+        raise UserError(f"--runs: expected --stage report with it, not --stage {command.stage}")
     command.given = {"eval_questions": tuple(command.eval_questions)} if command.eval_questions else {}
     while rest:
         word = rest.pop(0)
@@ -293,11 +296,13 @@ def parse_command_line(argv, description, stages):
             raise UserError(f"unexpected argument {word!r}; settings are given as --name value")
         if not equals:
             if name not in catalogue():
-                raise UserError(f"--{name}: no such setting{nearest(name, [*catalogue(), 'stage', 'preset', 'run', 'list'])}; --help lists them")
+                raise UserError(f"--{name}: no such setting{nearest(name, [*catalogue(), 'stage', 'preset', 'run', 'runs', 'list'])}; --help lists them")
             if not rest:
                 raise UserError(f"--{name}: expected a value behind it")
             value = rest.pop(0)
         command.given[name] = value
+    if command.runs and (command.given or command.run or command.list):
+        raise UserError(f"--runs: compares runs as they are; {', '.join(f'--{name}' for name in command.given) or '--run or --list'} means nothing beside it")
     return command
 
 

@@ -39,8 +39,9 @@ class Stages:
                     run.log("ppo", event="validation", step=step, tokens=100 * step, balanced=balanced)
             with run.output(stage) as folder:
                 value = 0.9 + 0.01 * run.settings.seed - (0.4 if run.settings.ppo.guidance_share == 0 else 0)
-                row = {"policy": "after", "prompt": "plain", **dict.fromkeys(ablate.MEASURES, value)}
-                files.write_json(os.path.join(folder, "honesty.json"), {"sets": {"test": {"rows": [row]}}})
+                files.write_json(os.path.join(folder, "honesty.json"), {"sets": {"test": {"rows": [
+                    {"policy": "before", "prompt": "plain", **dict.fromkeys(ablate.MEASURES, 0.0)}, {"policy": "after", "prompt": "plain", **dict.fromkeys(ablate.MEASURES, value)},
+                    {"policy": "after", "prompt": "may_abstain", **dict.fromkeys(ablate.MEASURES, 1.0)}]}}})
         return function
 
 

@@ -210,3 +210,5 @@ def test_mean_interval_over_seeds_is_students():
     mean, low, high = metrics.mean_interval([0.9, 0.8, 1.0])
     assert (mean, high - mean, mean - low) == pytest.approx((0.9, 4.303 * 0.1 / 3**0.5, 4.303 * 0.1 / 3**0.5))
     assert metrics.mean_interval([0.7]) == (0.7, 0.7, 0.7)
+    many = [0.0, 1.0] * 6  # twelve: t is 2.201, and the interval a little too wide
+    assert metrics.mean_interval(many)[2] - 0.5 == pytest.approx(2.262 * 0.5 * (12 / 11) ** 0.5 / 12**0.5)

@@ -160,7 +160,11 @@ def test_a_command_line_in_both_forms():
 
 def test_an_empty_command_line_runs_all_of_the_lab():
     command = parse()
-    assert (command.stage, command.preset, command.run, command.list, command.given) == ("all", "lab", None, False, {})
+    assert (command.stage, command.preset, command.run, command.runs, command.list, command.given) == ("all", "lab", None, None, False, {})
+
+
+def test_several_runs_are_named_behind_one_word():
+    assert parse("--runs", "a", "runs/b", "--stage", "report").runs == ["a", "runs/b"]
 
 
 @pytest.mark.parametrize("argv, words", [
@@ -168,7 +172,8 @@ def test_an_empty_command_line_runs_all_of_the_lab():
     (["--reward.lr"], ("--reward.lr", "expected a value")), (["--ppo.step", "3"], ("--ppo.step", "did you mean ppo.steps?")),
     (["--stge", "ppo"], ("--stge", "did you mean stage?")), (["ppo"], ("'ppo'", "--name value")), (["--seed", "3", "extra"], ("'extra'",)),
     (["-seed", "3"], ("'-seed'",)), (["--run", "../elsewhere"], ("--run", "'../elsewhere'")), (["--run", ""], ("--run",)),
-    (["--run", "a/b"], ("--run",)), (["--run", ".."], ("--run",))])
+    (["--run", "a/b"], ("--run",)), (["--runs", "a"], ("--runs", "--stage report")), (["--stage", "report", "--runs"], ("--runs",)),
+    (["--stage", "report", "--runs", "a", "--seed", "3"], ("--runs", "--seed")), (["--stage", "report", "--runs", "a", "--list"], ("--runs", "--list")), (["--run", ".."], ("--run",))])
 def test_a_mistake_on_the_command_line_is_named(argv, words):
     message = complaint(parse, *argv)
     assert all(word in message for word in words), message

@@ -18,7 +18,7 @@ import dreamcatcher
 import embed
 import metrics
 from files import read_json, read_jsonl
-from report import table
+from tables import table
 
 RULES = ("gold", "median", "percentile", "threshold")
 BLIND = ("s_s2g", "s_p")  # what is left without given answers

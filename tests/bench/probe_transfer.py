@@ -21,7 +21,7 @@ import metrics
 import probe
 import probe_study
 from files import read_json, read_jsonl
-from report import table, write_csv
+from tables import table, write_csv
 
 BAND = {"probe": None, "question embedding": 1, "bag of words": 1, "answer confidence": 1}
 
