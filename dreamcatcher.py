@@ -39,6 +39,7 @@ class AnnotateConfig:
     lower: float = 30.0           # percentile: a question is wrong if its worst generation lies below (the release: 30)
     uncertain_k: int = 4          # uncertain generations a question; 0: only what the model refuses of itself (the release: 5)
     uncertain_temperature: float = 1.0  # their temperature (the release: 0.8)
+    hallucination: str = "lowest"  # which wrong answer a ranking holds, by its factuality: lowest (paper), or highest, the most like what the model says
     borrow: bool = True           # a question without a real refusal of its own takes the data set's most typical one
     normalise: str = "min-max"    # how a score is normalised over the data set: min-max (paper), z-score or rank
     shuffle_states: bool = False  # control: known and unknown change places between the rankings at random

@@ -37,11 +37,12 @@ def typical_refusals(texts, vectors, refusal):
     return cosine(vectors, centre[None]).masked_fill(~refusal, float("-inf"))
 
 
-def rank(question, state, normal, factuality, uncertain, typicality, common):
+def rank(question, state, normal, factuality, uncertain, typicality, common, hallucination):
     """One preference record, or the reason (text) why there is none.
 
-    The factual response is the right generation of highest factuality, the hallucination the wrong one of lowest, the
-    uncertain one the question's own refusal that is most typical of the data set's, else `common` (None: no record).
+    The factual response is the right generation of highest factuality, the hallucination the wrong one of lowest (or
+    highest: `hallucination`), the uncertain one the question's own refusal that is most typical of the data set's, else
+    `common` (None: no record).
     """
     readings = [answers.read(text, question["answers"], question["question"]) for text in normal]
     order = np.argsort(-np.asarray(factuality), kind="stable")
@@ -49,7 +50,8 @@ def rank(question, state, normal, factuality, uncertain, typicality, common):
     wrong = [normal[i] for i in order if readings[i] == "wrong" and normal[i].strip()]
     best = int(np.argmax(typicality)) if len(typicality) else 0
     own = uncertain[best] if len(typicality) and np.isfinite(typicality[best]) else common
-    chosen = {"factual": factual[0] if factual else None, "uncertain": own, "hallucination": wrong[-1] if wrong else None}
+    chosen = {"factual": factual[0] if factual else None, "uncertain": own,
+              "hallucination": wrong[-1 if hallucination == "lowest" else 0] if wrong else None}
     for kind in RANKING[state]:
         if chosen[kind] is None:
             return f"{state}, without a {kind} response"
@@ -79,7 +81,7 @@ def preferences(questions, states, normal, factuality, uncertain, uncertain_vect
         if states[i] is None:
             dropped["neither right nor wrong by the rule"] += 1
             continue
-        record = rank(question, states[i], normal[i], factuality[i], uncertain[i], mine, common[question["lang"]])
+        record = rank(question, states[i], normal[i], factuality[i], uncertain[i], mine, common[question["lang"]], config.hallucination)
         if isinstance(record, str):
             dropped[record] += 1
         else:

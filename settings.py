@@ -75,10 +75,10 @@ PRESETS = {
     "smollm2": {
         "model": "HuggingFaceTB/SmolLM2-135M-Instruct", "embedder": "sentence-transformers/all-MiniLM-L6-v2",
         "questions": "facts-en", "dtype": "bfloat16", "sampling.max_new_tokens": 24, "sampling.temperature": 0.6,
-        "annotate.uncertain_temperature": 0.6,
-        "reward.lr": 2e-5, "reward.batch": 16, "reward.warmup": 0.05, "reward.micro_rows": 24,
+        "annotate.uncertain_temperature": 0.6, "annotate.hallucination": "highest",
+        "reward.lr": 6e-5, "reward.epochs": 2, "reward.batch": 16, "reward.warmup": 0.05, "reward.micro_rows": 24,
         "dpo.lr": 1e-5, "dpo.steps": 40, "dpo.batch": 32, "dpo.micro_rows": 24, "rejection.lr": 1e-5, "rejection.samples": 4, "rejection.batch": 16,
-        "sft.steps": 20, "ppo.lr": 1e-5, "ppo.value_lr": 1e-3, "ppo.steps": 40, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
+        "sft.steps": 100, "sft.lr": 6e-5, "ppo.lr": 1e-5, "ppo.value_lr": 1e-3, "ppo.steps": 40, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
         "ppo.kl_coef": 0.05, "ppo.guidance_tokens": 4, "ppo.validate_every": 8, "ppo.save_every": 20,
     },
     # Qwen2.5-0.5B-Instruct on one GPU.
@@ -99,7 +99,8 @@ PRESETS["paper-13b"] = {**PRESETS["paper-7b"], "model": "meta-llama/Llama-2-13b-
 CHOICES = {"dtype": ("float32", "bfloat16"), "algorithm": ("ppo", "dpo", "rejection", "sft"), "ppo.critic": ("head", "reward"),
            "ppo.guidance_anneal": ("share", "length", "both"),
            "probe.rule": ("gold", "percentile"),
-           "annotate.rule": ("gold", "median", "percentile", "threshold"), "annotate.normalise": ("min-max", "z-score", "rank")}
+           "annotate.rule": ("gold", "median", "percentile", "threshold"), "annotate.normalise": ("min-max", "z-score", "rank"),
+           "annotate.hallucination": ("lowest", "highest")}
 
 
 @functools.cache

@@ -41,8 +41,8 @@ VALUES = np.array([0.3, 0.5, 2.0, 0.9, 0.1, 0.0])
 UNCERTAIN = ["I do not know that.", "I'm not sure.", "It is Paris."]
 
 
-def rank(state, normal=TEXTS, factuality=VALUES, uncertain=UNCERTAIN, typicality=(0.2, 0.7, -np.inf), common=None):
-    return rankings.rank(QUESTION, state, normal, factuality, uncertain, np.array(typicality), common)
+def rank(state, normal=TEXTS, factuality=VALUES, uncertain=UNCERTAIN, typicality=(0.2, 0.7, -np.inf), common=None, hallucination="lowest"):
+    return rankings.rank(QUESTION, state, normal, factuality, uncertain, np.array(typicality), common, hallucination)
 
 
 @pytest.mark.parametrize("state, kinds, ranking", [  # Figure 3
@@ -65,6 +65,13 @@ def test_the_hallucination_is_the_worst_wrong_one_and_neither_refusal_nor_empty(
     normal = ["It is Rome.", "I do not know.", "", " ", "It is Paris."]
     assert rank("unknown", normal=normal, factuality=[4, 3, 2, 1, 0])["ranking"][1] == "It is Rome."
     assert rank("unknown", normal=["I do not know.", "", "It is Paris."], factuality=[2, 1, 0]) == "unknown, without a hallucination response"
+
+
+def test_the_hallucination_may_be_the_wrong_answer_that_is_most_like_what_the_model_says():
+    normal = ["It is Paris.", "It is Rome.", "I do not know.", "It is Oslo.", ""]
+    for state in ("mixed", "unknown"):
+        chosen = {which: rank(state, normal=normal, factuality=[5, 3, 4, 2, 1], hallucination=which)["ranking"][-1] for which in ("lowest", "highest")}
+        assert chosen == {"lowest": "It is Oslo.", "highest": "It is Rome."}
 
 
 def test_a_question_without_a_refusal_of_its_own_borrows_the_common_one():
