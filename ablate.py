@@ -24,7 +24,7 @@ GOAL = 0.9      # of the validation questions' balanced truthfulness: how many s
 def variants(settings):
     """{variant: {"section.field": text}} beside the settings of the full method."""
     found = {"full": {}, "without guidance": {"ppo.guidance_share": "0"}, "DPO": {"algorithm": "dpo"},
-             "rejection sampling": {"algorithm": "rejection"}, "SFT": {"algorithm": "sft", "sft.steps": str(settings.ppo.steps)}}
+             "rejection sampling": {"algorithm": "rejection"}, "SFT": {"algorithm": "sft", "sft.steps": str(max(settings.sft.steps, settings.ppo.steps))}}
     for coef in ("0", "0.001", "0.01", "0.1"):
         found[f"kl_coef {coef}"] = {"ppo.kl_coef": coef}
     found["separate critic"] = {"ppo.critic": "reward", "ppo.value_lr": str(settings.ppo.lr)}
