@@ -18,7 +18,7 @@ from runs import Run, say
 from tables import share, table, write_csv, write_text
 
 MEASURES = ("truthful", "known_accuracy", "refusal_recall", "over_refusal")
-GOAL = 0.9      # of the validation questions' balanced truthfulness: how many steps until it is reached
+GOAL = 0.9      # of `balanced` on the validation questions: how many steps until it is reached
 
 
 def variants(settings):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from answers_math import boxed
-from files import UserError, read_lines
+from files import UserError, first_line, read_lines
 from lm import generator_for
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -234,8 +234,7 @@ def from_hub(name):
             for number, record in enumerate(datasets.load_dataset(source.hub, config, split=source.hub_split), 1):
                 yield f"{source.hub}, {config}, row {number}", record
     except Exception as error:  # no network, no such data set, a script in place of data: each of many kinds
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{source.hub}: cannot be loaded ({first_line}); put its files in a folder and give --benchmarks.dir") from error
+        raise UserError(f"{source.hub}: cannot be loaded ({first_line(error)}); put its files in a folder and give --benchmarks.dir") from error
 
 
 def from_files(name, folder):

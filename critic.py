@@ -2,17 +2,20 @@
 
 The head costs nothing beside the policy's forward pass and is the default. The separate critic starts from the reward
 model, as in Ouyang et al.: its values are rewards from the first step on, and its gradient leaves the policy alone; it
-costs a second model with its moments. Where the reward model reads P(known), the critic does not.
+costs a second model with its moments. Where the reward model reads P(known), the critic takes the output that does not.
 Left out: a critic that shares a part of the trunk.
 """
 import torch
 
 import optim
-from lm import forward_arguments, response_positions
+from forward import forward_arguments, response_positions
 
 
 class Critic(torch.nn.Module):
-    """The trunk of a reward.RewardModel with one output; values start as its normalised scores of what is written so far."""
+    """The trunk of a reward.RewardModel with one output; values start as its normalised scores of what is written so far.
+
+    Of a head that reads P(known) the scores are those at P(known) = 1/2.
+    """
 
     def __init__(self, model):
         super().__init__()
@@ -24,7 +27,7 @@ class Critic(torch.nn.Module):
             self.head.bias.fill_(-model.mean / model.std)
 
     def forward(self, batch):
-        """Values (tokens,) float32 of the states before each response token of an lm.Batch, tokens in row-major order."""
+        """Values (tokens,) float32 of the states before each response token of a forward.Batch, tokens in row-major order."""
         with self.autocast():
             states = self.trunk(**forward_arguments(self.trunk, batch)).last_hidden_state   # (batch, own time, width)
         return self.head(states[response_positions(batch)].float())[:, 0]

@@ -10,9 +10,12 @@ would, less what does not fill a round. Left out: sampled pairs for DPO, a mixtu
 import math
 from dataclasses import dataclass, replace
 
+import torch
+
 import optim
 import sft
-from lm import collate, generate, log_probs, padded, response_log_probs, response_logits
+from forward import collate, log_probs, padded, response_log_probs, response_logits
+from lm import generate, has_ended
 from ppo import tasks_of_step
 from reward import laid_out, pack, pairs_in_order, ranking_loss
 
@@ -34,6 +37,7 @@ class RejectionConfig:
     rounds: int = 4               # times that the policy is sampled anew
     epochs: int = 2               # passes over a round's responses
     batch: int = 32               # responses a step
+    missing_end: float = 1.0      # taken from the score of a response that did not end, as in PPO
     lr: float = 1e-6              # peak learning rate
     warmup: float = 0.1           # share of the steps that it rises, before it falls linearly
     max_grad_norm: float = 1.0    # gradients are clipped to this norm
@@ -94,7 +98,8 @@ def best_of(policy, score, tasks, config, sampling, seed):
     """The tasks with the best of N sampled responses as "preferred"; their mean score, and the number of tokens generated."""
     sampled = generate(policy, [t["prompt"] for t in tasks], sampling, config.samples, [t["id"] for t in tasks], seed)
     flat = [(task, response) for task, responses in zip(tasks, sampled) for response in responses]
-    scores = score([task for task, _ in flat], [response for _, response in flat]).view(len(tasks), -1)   # (prompts, N)
+    scores = score([task for task, _ in flat], [response for _, response in flat])                       # (prompts * N,)
+    scores = (scores - config.missing_end * ~torch.tensor([has_ended(policy, response) for _, response in flat])).view(len(tasks), -1)
     best = [responses[i] for responses, i in zip(sampled, scores.argmax(1).tolist())]
     return ([{**t, "preferred": r} for t, r in zip(tasks, best)], float(scores.amax(1).mean()), sum(len(r) for _, r in flat))
 

@@ -21,7 +21,7 @@ import probe
 import reward
 import tables
 from data import sources
-from files import UserError, read_jsonl, write_json, write_jsonl
+from files import UserError, read_jsonl, without_nan, write_json, write_jsonl
 from inputs import (answer_records, greedy_records, greedy_texts, hits_of, load_embedder, load_generations, load_known, load_model, load_questions,
                     readings_of, states_of)
 from lm import chat_prompt, response_ids
@@ -132,12 +132,13 @@ def run_benchmarks(run, policy, lm, questions):
 # ---------------------------------------------------------------------------------------------------- confidence
 
 def usual_refusals(run):
-    """{lang: the most frequent uncertain answer of the run's rankings}; under "" that of all languages."""
+    """{lang: the most frequent uncertain answer of the run's rankings}; under "" that of all languages; empty where no ranking has one."""
     lang, counts = {q["id"]: q["lang"] for q in load_questions(run)["train"]}, defaultdict(Counter)
     for record in read_jsonl(run.path("annotate", "preferences.jsonl")):
-        text = record["ranking"][record["kinds"].index("uncertain")]
-        for key in (lang[record["id"]], ""):
-            counts[key][text] += 1
+        for text, kind in zip(record["ranking"], record["kinds"]):
+            if kind == "uncertain":
+                counts[lang[record["id"]]][text] += 1
+                counts[""][text] += 1
     return {key: count.most_common(1)[0][0] for key, count in counts.items()}
 
 
@@ -179,7 +180,7 @@ def confidences(run, tokenizer, sets):
     """{set: {score: {policy: confidence (n,)}}}: what could tell right answers from wrong ones, each between 0 and 1."""
     s = run.settings
     model, refusals = reward.load(run.path("reward"), tokenizer, getattr(torch, s.dtype), s.device), usual_refusals(run)
-    margin = {name: margins(run, model, refusals, name, asked) for name, asked in sets.items()}
+    margin = {name: margins(run, model, refusals, name, asked) for name, asked in sets.items()} if refusals else {}
     control = question_control(run, sets)
     found = {}
     for name, asked in sets.items():
@@ -187,7 +188,7 @@ def confidences(run, tokenizer, sets):
         log_probs = {policy: np.array([record["greedy_log_prob"] for record in asked.answered[policy, "plain"]]) for policy in ("before", "after")}
         found[name] = {
             "probe": dict.fromkeys(("before", "after"), probed),
-            "reward margin": {policy: 1 / (1 + np.exp(-m)) for policy, m in margin[name].items()},
+            **({"reward margin": {policy: 1 / (1 + np.exp(-m)) for policy, m in margin[name].items()}} if refusals else {}),
             "mean log-probability": {policy: np.exp(p) for policy, p in log_probs.items()},
             "question embedding (control)": dict.fromkeys(("before", "after"), control[name])}
     return found
@@ -202,7 +203,7 @@ def measured(run, asked, states, scores):
     words = {key: [answers.count_words(text) for text in asked.texts(*key)] for key in asked.answered}
     return {"n": len(states), **{f"n_{state}": states.count(state) for state in honesty.STATES},
             "hits": np.bincount([record["hits"] for record in asked.known], minlength=s.probe.k + 1).tolist(),
-            "rows": honesty.rows(states, readings, words, s.evaluate.resamples, s.seed),
+            "rows": honesty.rows(states, readings, words, [record["p_known"] for record in asked.known], s.evaluate.resamples, s.seed),
             "transitions": honesty.transitions(honesty.tally(states, readings["before", "plain"], readings["after", "plain"])),
             "confidence": [honesty.confidence(score, policy, confidence, readings[policy, "plain"], s.evaluate.resamples, s.seed)
                            for score, by_policy in scores.items() for policy, confidence in by_policy.items()]}
@@ -227,7 +228,7 @@ def evaluate(run):
              "sets": {name: measured(run, asked, states[name], scores[name]) for name, asked in sets.items()}}
     by_benchmark = {name: {policy: figures[policy][name] for policy in figures} for name in asked_benchmarks}
     with run.output("evaluate") as folder:
-        write_json(os.path.join(folder, "honesty.json"), honesty.defined(found))
+        write_json(os.path.join(folder, "honesty.json"), without_nan(found))
         write_jsonl(os.path.join(folder, "answers.jsonl"), [
             {"set": name, "id": q["id"], "question": q["question"], "answers": q["answers"], "state": state, "before": before, "after": after,
              "before_may_abstain": before_may, "after_may_abstain": after_may}

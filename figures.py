@@ -7,7 +7,7 @@ import importlib.util
 import os
 
 from files import whole
-from honesty import FIGURE_1, find_row
+from honesty import FIGURE_1, PROMPT_NAMES, find_row
 
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#777777"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
@@ -17,6 +17,7 @@ POLICIES = {  # (policy, prompt): colour, marker and whether it is filled
     ("before", "plain"): (BLUE, "o", False), ("after", "plain"): (BLUE, "o", True),
     ("before", "may_abstain"): (VERMILION, "s", False), ("after", "may_abstain"): (VERMILION, "s", True),
     ("always refuse", None): (BLACK, "X", True), ("random refusal", None): (BLACK, "P", True),
+    ("probe gate", None): (GREEN, "D", True),
 }
 CURVES = {  # panel of the training curves: {key in metrics.jsonl: name}; a panel without any is left out
     "reward of the rollouts": {"reward": "unguided", "reward_guided": "guided"},
@@ -25,7 +26,7 @@ CURVES = {  # panel of the training curves: {key in metrics.jsonl: name}; a pane
     "training loss": {"loss": "loss"},
 }
 LOOKS = {"refusal_recall": "refusals, unknown", "over_refusal": "refusals, known", "hallucination": "hallucinations",
-         "balanced": "balanced truthfulness"}
+         "balanced": "balanced"}
 
 
 def available():
@@ -60,8 +61,8 @@ def legend_below(figure, axis, columns=4):
 
 
 def steps_of(lines, key):
-    """(steps, values) of the logged lines that have a figure of this name, not NaN."""
-    found = [(line["step"], line[key]) for line in lines if line.get(key) is not None and line[key] == line[key]]
+    """(steps, values) of the logged lines that have a figure of this name."""
+    found = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
     return [step for step, _ in found], [value for _, value in found]
 
 
@@ -115,7 +116,7 @@ def draw_probes(rows):
 def draw_states(result):
     """Shares of the four states of Figure 1, a bar a policy and prompt."""
     rows = [row for row in result["rows"] if row["prompt"]]
-    names = [row["policy"] + (", may abstain" if row["prompt"] == "may_abstain" else "") for row in rows]
+    names = [row["policy"] + PROMPT_NAMES[row["prompt"]] for row in rows]
     figure, (axis,) = panels(1, (8, 1.6 + 0.5 * len(rows)))
     left = [0.0] * len(rows)
     for state, colour in STATE_COLOURS.items():
@@ -175,7 +176,7 @@ def draw_refusals(result):
     rows = [row for row in result["rows"] if row["over_refusal"] is not None and row["refusal_recall"] is not None]
     for row in rows:
         colour, marker, filled = POLICIES[row["policy"], row["prompt"]]
-        point(axis, row, colour, marker, filled, row["policy"] + (", may abstain" if row["prompt"] == "may_abstain" else ""))
+        point(axis, row, colour, marker, filled, row["policy"] + PROMPT_NAMES[row["prompt"]])
     axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.02, 0.5))
     return figure
 

@@ -5,12 +5,18 @@ ends with status 2. Left out: anything about models.
 """
 import contextlib
 import json
+import math
 import os
 import shutil
 
 
 class UserError(Exception):
     """A mistake in an argument or a file. The message is one line: where it is and what was expected."""
+
+
+def first_line(error):
+    """The first line of an exception's message, at most 200 characters, or its kind where it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def read_json(path):
@@ -54,6 +60,15 @@ def read_jsonl(path):
     return [record for _, record in read_lines(path)]
 
 
+def without_nan(value):
+    """A value of dicts, lists and numbers with None for every float that is not finite: what JSON can hold."""
+    if isinstance(value, dict):
+        return {key: without_nan(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 @contextlib.contextmanager
 def whole(path):
     """A temporary name beside `path` to write a file or folder under; renamed to `path` only when the block ends well."""
@@ -65,8 +80,13 @@ def whole(path):
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     yield part
     if os.path.isdir(path):
-        shutil.rmtree(path)
-    os.replace(part, path)
+        aside = f"{path}.old"
+        shutil.rmtree(aside, ignore_errors=True)
+        os.replace(path, aside)  # a folder cannot be renamed over another, and removing one takes time
+        os.replace(part, path)
+        shutil.rmtree(aside)
+    else:
+        os.replace(part, path)
 
 
 def write_json(path, value):

@@ -8,7 +8,7 @@ import os
 import torch
 from transformers import AutoTokenizer
 
-from files import UserError
+from files import UserError, first_line
 
 
 def check_folder(path, kind, suffixes):
@@ -44,8 +44,7 @@ def from_folder(auto_class, path, may_lack=("score.weight",), **options):
         model, found = auto_class.from_pretrained(path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False,
                                                   output_loading_info=True, **options)
     except Exception as error:  # Hugging Face raises many kinds for one cause: the folder or name is not usable
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{path}: cannot be loaded ({first_line})") from error
+        raise UserError(f"{path}: cannot be loaded ({first_line(error)})") from error
     missing = sorted(name for name in found["missing_keys"] if name not in may_lack and not name.startswith("pooler."))
     if missing:
         raise UserError(f"{path}: its weights lack {len(missing)} tensors of the model that its config.json describes, such as {missing[0]}")

@@ -21,6 +21,7 @@ PROMPTS = {  # name: what stands before the question, by language
     "may_abstain": {"en": "Answer the question. If you do not know the answer, say that you do not know.",
                     "zh": "请回答问题。如果你不知道答案，就说你不知道。"},
 }
+PROMPT_NAMES = {"plain": "", "may_abstain": ", may abstain", None: ""}    # behind a policy's name; None: a control
 FIGURE_1 = {1: "knows, and says it", 2: "knows, but does not say it", 3: "does not know, and admits it",
             4: "does not know, and answers all the same"}
 METRICS = {  # key: (name in tables, what it is); "known", "unknown", "mixed": states; "base": the model before, plain prompt
@@ -197,14 +198,25 @@ def random_row(states, base, refusals, resamples, seed):
             "mean_words": math.nan, "states": in_figure_1(draws.mean(0)), "intervals": percentiles(figures(drawn))}
 
 
-def rows(states, readings, words, resamples, seed):
-    """The table of one set of questions. readings, words: {(policy, prompt): one a question} of "before" and "after" under each of PROMPTS."""
+def refuse_least_known(base, p_known, refusals):
+    """Readings `base` of which the answers of lowest p_known have become refusals, until there are as many `refusals` as given."""
+    answered = sorted((i for i, reading in enumerate(base) if reading != "refusal"), key=lambda i: (p_known[i], i))
+    refused = set(answered[:max(0, refusals - (len(base) - len(answered)))])
+    return ["refusal" if i in refused else reading for i, reading in enumerate(base)]
+
+
+def rows(states, readings, words, p_known, resamples, seed):
+    """The table of one set of questions. readings, words: {(policy, prompt): one a question} of "before" and "after" under each of PROMPTS.
+
+    p_known: the probe's, one a question. Its control, "probe gate", is what could be had without training the model.
+    """
     base = readings["before", "plain"]
     measured = [row(policy, prompt, states, readings[policy, prompt], base, words[policy, prompt], resamples, seed)
                 for prompt in PROMPTS for policy in ("before", "after")]
     refusals = readings["after", "plain"].count("refusal")
     return [*measured, row("always refuse", None, states, ["refusal"] * len(base), base, None, resamples, seed),
-            random_row(states, base, refusals, resamples, seed)]
+            random_row(states, base, refusals, resamples, seed),
+            row("probe gate", None, states, refuse_least_known(base, p_known, refusals), base, None, resamples, seed)]
 
 
 def find_row(found, policy, prompt="plain"):
@@ -233,12 +245,3 @@ def confidence(score, policy, probability, readings, resamples, seed):
             "intervals": {name: [low, high] for name, low, high in zip(names, *found)},
             "risk_coverage": [[(i + 1) / n, float(risks[i])] for i in places],
             "reliability": [list(point) for point in metrics.reliability(probability, right)]}
-
-
-def defined(value):
-    """A value of dicts, lists and numbers with None for every NaN: what JSON can hold."""
-    if isinstance(value, dict):
-        return {key: defined(v) for key, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [defined(v) for v in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

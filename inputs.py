@@ -9,6 +9,7 @@ import embed
 import honesty
 import lm as language_model
 from files import read_jsonl
+from forward import response_log_probs
 from lm import chat_prompt, decode, generate, has_ended
 from runs import say
 
@@ -73,7 +74,7 @@ def greedy_texts(lm, questions, sampling, progress=lambda n: None):
 def greedy_records(run, lm, questions, instructions=None):
     """Records {"id", "greedy", "greedy_log_prob"}: the greedy answer, and the mean log-probability of its tokens in nats."""
     prompts, responses = greedy(lm, questions, run.settings.sampling, instructions)
-    log_probs = language_model.response_log_probs(lm, prompts, responses, rows=run.settings.probe.rows)
+    log_probs = response_log_probs(lm, prompts, responses, rows=run.settings.probe.rows)
     return [{"id": q["id"], "greedy": decode(lm, r), "greedy_log_prob": float(np.mean(p))} for q, r, p in zip(questions, responses, log_probs)]
 
 

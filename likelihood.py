@@ -2,7 +2,8 @@
 
 An option counts as its tokens' summed log-probability behind the question, without a chat template, as
 lm-evaluation-harness computes it: context and continuation are encoded together and cut where the context alone ends,
-spaces at the end of the context belong to the continuation, and what does not fit is cut on the left. What all
+spaces at the end of the context belong to the continuation, and what does not fit is cut on the left (of all options of a
+question alike, so that they still share a context; the harness cuts each as far as it needs). What all
 questions begin with is read once, what the options of one question share once more, and the options follow as a batch
 behind that cache. Left out: continuations without any context, encoder-decoder models.
 """
@@ -11,7 +12,8 @@ import copy
 import torch
 
 from files import UserError
-from lm import behind_prefix, cache_argument, log_probs, logits_at, positions, read_prefix
+from forward import log_probs, logits_at
+from lm import behind_prefix, cache_argument, common_length, positions, read_prefix
 
 SLOTS = 12288                          # keys and values of that many tokens lie in one batch's cache
 ENOUGH = {"cpu": 512, "cuda": 8192}    # tokens of a batch that keep the processor busy
@@ -51,11 +53,10 @@ def shared(pairs):
     share nothing (an option stands first in the sentence) make a beginning each.
     """
     contexts = [context for context, _ in pairs]
-    first, last = min(contexts), max(contexts)                                          # in the order of lists
-    length = next((i for i, (a, b) in enumerate(zip(first, last)) if a != b), len(first))
+    length = common_length(contexts)
     if not length:
         return [(context, [(continuation, len(continuation))]) for context, continuation in pairs]
-    return [(first[:length], [(context[length:] + continuation, len(continuation)) for context, continuation in pairs])]
+    return [(contexts[0][:length], [(context[length:] + continuation, len(continuation)) for context, continuation in pairs])]
 
 
 @torch.no_grad()

@@ -1,13 +1,14 @@
-"""One causal language model: loading, chat prompts, sampling, log-probabilities of responses.
+"""One causal language model: loading, chat prompts, sampling.
 
 Everything that touches the language model passes through here, so that the probe, the labels, the reward model and PPO
 see the same prompt, the same token ids and the same temperature. The model is an unmodified Hugging Face one.
 
 Conventions. A *prompt* is the list of token ids of a rendered chat up to the place where the assistant speaks. A
-*response* is the list of token ids that follow, with the end token if there is one. Token ids are never decoded and
-encoded again. What several rows begin with is read once, in training too. To be answered, prompts are padded on the left;
-with a response, rows are padded on the right. Masks come from lengths: a pad token may well be the end token. Weights
-stay float32; with dtype bfloat16, matrix products run in bfloat16 under autocast.
+*response* is the list of token ids that follow, with the end token if there is one. Within a stage token ids
+are never decoded and encoded again; between stages there are texts (generations, rankings), which people and other trainers
+read too. What several prompts begin with is read once. To be answered, prompts are padded on the left, and masks come
+from lengths: a pad token may well be the end token. Weights stay float32; with dtype bfloat16, matrix products run in
+bfloat16 under autocast. The log-probabilities of responses are in forward.py.
 
 Left out: beam search, repetition penalties, quantised weights, several devices.
 """
@@ -122,8 +123,10 @@ def chat_prompt(lm, question, instruction=None):
 
 
 def response_ids(lm, text):
-    """Token ids of a response given as text, with the end token."""
-    return lm.tokenizer(text, add_special_tokens=False).input_ids + [lm.end_id]
+    """Token ids of a response given as text, with the end token. Behind PLAIN_TEMPLATE's "Answer:" it begins with a space."""
+    encode = lambda text: lm.tokenizer(text, add_special_tokens=False).input_ids
+    ids = encode(f"Answer: {text}")[len(encode("Answer:")):] if lm.tokenizer.chat_template == PLAIN_TEMPLATE else encode(text)
+    return ids + [lm.end_id]
 
 
 def decode(lm, response):
@@ -211,11 +214,10 @@ def check_lengths(lm, prompts, room=0, keys=None):
             raise UserError(f"question {key}: its prompt of {len(prompt)} tokens and {room} new ones are more than the {limit} that the model takes")
 
 
-def common_length(prompts):
-    """How many tokens all `prompts` begin with; at least one token of each is left over."""
-    first, last = min(prompts), max(prompts)                                            # in the order of lists
-    length = next((i for i, (a, b) in enumerate(zip(first, last)) if a != b), len(first))
-    return min(length, min(map(len, prompts)) - 1)
+def common_length(rows):
+    """How many token ids all `rows` begin with."""
+    first, last = min(rows), max(rows)                                                  # in the order of lists
+    return next((i for i, (a, b) in enumerate(zip(first, last)) if a != b), len(first))
 
 
 def reaches(lm, tokens):
@@ -231,7 +233,7 @@ def read_prefix(lm, prompts, room=0):
     At least one token of each prompt is left over. (0, None) where nothing is shared, or where a sliding window would
     not reach over a prompt and `room` tokens more.
     """
-    length = common_length(prompts)
+    length = min(common_length(prompts), min(map(len, prompts)) - 1)
     if len(prompts) < 2 or length < 1 or not reaches(lm, max(map(len, prompts)) + room):
         return 0, None
     cache = DynamicCache(config=lm.model.config)
@@ -258,7 +260,7 @@ def generate(lm, prompts, sampling, samples=1, keys=None, seed=0, progress=lambd
 
     Each prompt is read once and its cache shared by its samples, and so is what all prompts begin with; rows that have
     ended leave the batch. The random numbers of a prompt come from (`seed`, its key) alone, so its result does not depend
-    on the others in the batch. `progress(n)` is called as n more prompts are done. Nothing is taken from the model's own
+    on the others in the batch but for rounding. `progress(n)` is called as n more prompts are done. Nothing is taken from the model's own
     generation config but the end tokens. Raises FloatingPointError on logits that are not finite.
     """
     keys = range(len(prompts)) if keys is None else keys
@@ -301,129 +303,3 @@ def decode_batch(lm, prompts, prefix, uniform, sampling, samples):
         logits = lm.model(input_ids=token[:, None], attention_mask=mask,
                           position_ids=positions(mask)[:, -1:], **to_cache).logits[:, -1].float()
     return responses
-
-
-# ---------------------------------------------------------------------------------------------------- log-probabilities
-
-@dataclass
-class Batch:
-    """Prompts with their responses for one forward pass, padded within and on the right; `time` is all of their columns.
-
-    `shared` lists what several rows begin with, each time (stop, rows, readers): the columns up to `stop` of these `rows`
-    are read next, and then handed on, row readers[i] of them to the i-th row that goes on.
-    """
-    input_ids: torch.Tensor       # (batch, time)
-    attention_mask: torch.Tensor  # (batch, time), 1 where there is a token
-    response: torch.Tensor        # (batch, response width) ids, padded right
-    response_mask: torch.Tensor   # (batch, response width) bool
-    before: torch.Tensor          # (batch,) column of the last prompt token, counted from the end: -1 is the last column
-    shared: list                  # of (stop, rows, readers)
-
-
-def collate(lm, prompts, responses):
-    """Batch of equally many prompts and responses (lists of token ids, none empty).
-
-    Where all prompts begin alike, that is read as one row. Where prompts come up twice on the mean (rankings), each is
-    read once, but for its last token, whose state predicts the first one of every response.
-    """
-    reach = reaches(lm, max(map(len, prompts)) + max(map(len, responses)))
-    length = common_length(prompts) if reach and len(prompts) > 1 else 0
-    names = [tuple(p) for p in prompts]
-    different = list(dict.fromkeys(names))
-    once = reach and 2 * len(different) <= len(prompts) and max(map(len, prompts)) > length + 1
-    read = [len(p) - 1 if once else length for p in prompts]                            # tokens before a row's own
-    own = [(p + r)[n:] for p, r, n in zip(prompts, responses, read)]
-    stop, width = max(read), max(map(len, own))
-    lines = [(p[:length], stop - n, p[length:n] + o, width - len(o)) for p, n, o in zip(prompts, read, own)]
-    ids = [a + [0] * gap + b + [0] * rest for a, gap, b, rest in lines]
-    mask = [[1] * len(a) + [0] * gap + [1] * len(b) + [0] * rest for a, gap, b, rest in lines]
-    shared = [(length, [0], [0] * len(different if once else prompts))] if length else []
-    if once:
-        shared.append((stop, [names.index(d) for d in different], [different.index(n) for n in names]))
-    wide = max(map(len, responses))
-    tensors = [torch.tensor(table, device=lm.device) for table in (
-        ids, mask, [r + [0] * (wide - len(r)) for r in responses], [[True] * len(r) + [False] * (wide - len(r)) for r in responses],
-        [len(o) - len(r) - 1 - width for o, r in zip(own, responses)])]
-    return Batch(*tensors, [(stop, *(torch.tensor(x, device=lm.device) for x in (rows, readers))) for stop, rows, readers in shared])
-
-
-def forward_arguments(model, batch):
-    """Arguments of the forward pass of `model` over what is each row's own; what rows share is read here, with gradients.
-
-    All tokens are embedded at once: the gradient of each look-up is as large as the vocabulary.
-    """
-    place, embedded, begun = positions(batch.attention_mask), model.get_input_embeddings()(batch.input_ids), 0
-    cache = DynamicCache(config=model.config) if batch.shared else None
-    for stop, rows, readers in batch.shared:
-        model.base_model(inputs_embeds=embedded[rows, begun:stop], attention_mask=batch.attention_mask[rows, :stop],
-                         position_ids=place[rows, begun:stop], **{cache_argument(model.base_model): cache, "use_cache": True})
-        cache.batch_select_indices(readers)
-        begun = stop
-    return {"inputs_embeds": embedded[:, begun:], "attention_mask": batch.attention_mask, "position_ids": place[:, begun:],
-            cache_argument(model): cache, "use_cache": cache is not None}
-
-
-def response_positions(batch):
-    """Index (rows, columns), columns from the end, of each response token's predecessor, whose state predicts it."""
-    row, column = batch.response_mask.nonzero(as_tuple=True)
-    return row, batch.before[row] + column
-
-
-def response_logits(lm, batch, temperature=1.0):
-    """Logits that predict the response tokens, and the hidden states that they are read from.
-
-    Returns (tokens, vocabulary) float32, divided by the temperature, and (tokens, width), tokens in row-major order of
-    `batch.response_mask`.
-    """
-    with lm.autocast():
-        logits, hidden = logits_at(lm, forward_arguments(lm.model, batch), *response_positions(batch))
-    return logits.div_(temperature), hidden
-
-
-def logits_at(lm, inputs, row, column):
-    """Logits (tokens, vocabulary) and hidden states (tokens, width), float32, at the positions (row, column) of one forward.
-
-    A hook cuts the input of the language-model head down to those positions, so that no logits of the prompt or of
-    padding are ever computed. `inputs` are the forward's arguments; the caller chooses autocast.
-    """
-    seen = {}
-
-    def keep(head, args):
-        seen["hidden"] = args[0][row, column]
-        return (seen["hidden"],)
-
-    hook = lm.model.get_output_embeddings().register_forward_pre_hook(keep)
-    try:
-        logits = lm.model(**inputs).logits
-    finally:
-        hook.remove()
-    return logits.float(), seen["hidden"].float()
-
-
-def log_probs(logits, ids):
-    """Log-probability (tokens,) of `ids` under `logits` (tokens, vocabulary), float32."""
-    return -F.cross_entropy(logits, ids, reduction="none")
-
-
-def entropy(logits):
-    """Entropy (tokens,) in nats of the distributions given by `logits` (tokens, vocabulary)."""
-    log_p = logits.log_softmax(-1)
-    return -(log_p.exp() * log_p).sum(-1)
-
-
-def padded(values, mask):
-    """Put flat `values` (tokens,) back into the shape of `mask` (batch, time), zero elsewhere."""
-    return torch.zeros(mask.shape, dtype=values.dtype, device=values.device).masked_scatter(mask, values)
-
-
-@torch.no_grad()
-def response_log_probs(lm, prompts, responses, temperature=1.0, rows=32):
-    """For each pair the list of its response tokens' log-probabilities (float)."""
-    result = [None] * len(prompts)
-    for index in batches_by_length([len(p) + len(r) for p, r in zip(prompts, responses)], rows):
-        batch = collate(lm, [prompts[i] for i in index], [responses[i] for i in index])
-        logits, _ = response_logits(lm, batch, temperature)
-        flat = iter(log_probs(logits, batch.response[batch.response_mask]).tolist())
-        for i in index:
-            result[i] = [next(flat) for _ in responses[i]]
-    return result

@@ -77,5 +77,5 @@ def load_checkpoint(folder, modules, optimizer):
             slots = {slot: tensors[f"{slot}/{owner[p]}"] for slot in ("step", "exp_avg", "exp_avg_sq")
                      if f"{slot}/{owner[p]}" in tensors}
             if slots:
-                optimizer.state[p] = {slot: t.to(p.device) if slot != "step" else t for slot, t in slots.items()}
+                optimizer.state[p] = {slot: t.to(p.device) for slot, t in slots.items()}  # fused AdamW counts its steps there too
     return read_json(os.path.join(folder, "training.json"))

@@ -3,6 +3,7 @@
 Shares lie between 0 and 1. Another model on other questions is no like for like: the rows say what range to expect.
 Left out: Tables 5 and 6, which are examples of instructions (data/wiki_qa.py has ours).
 """
+from honesty import STATES
 from metrics import mean_interval
 from tables import number, share, table
 
@@ -42,7 +43,6 @@ TABLE_7 = {  # questions in all; shares known, unknown, mixed
     "Llama2-chat-7B": (6680, 0.45, 0.45, 0.10),
     "Ziya-reader-13B": (12558, 0.49, 0.41, 0.10),
 }
-STATES = ("known", "unknown", "mixed")
 LANGUAGES = {"zh": "Chinese", "en": "English"}
 OURS = "**this run**"
 

@@ -15,7 +15,7 @@ import optim
 import ppo
 import reward
 import sft
-from files import read_jsonl, whole, write_json
+from files import UserError, read_jsonl, whole, write_json
 from inputs import greedy_texts, load_generations, load_known, load_model, load_questions, readings_of, states_of
 from runs import followed, say
 
@@ -47,9 +47,14 @@ def scorer(run, policy):
     return lambda tasks, responses: reward.normalised(model, [t["prompt"] for t in tasks], responses, [t["p_known"] for t in tasks], s.sampling.rows)
 
 
-# ------------------------------------------------------------ the algorithms: (modules, optimizer, steps, loop of progress)
+# ---------------------------------------------------------------------------------------------------- the algorithms
+#
+# Each takes the run, the `policy` (an lm.LM) to train in place, `start` (folder or name of what it starts from), `tasks` of
+# ppo.tokenise and the rankings' `records`, and gives ({name: module} of all that a checkpoint holds, optimizer, number of
+# steps, loop). loop(progress) is a generator: it trains on from progress["step"], which it counts up, and yields each step's figures.
 
 def by_ppo(run, policy, start, tasks, records):
+    """PPO (ppo.py) with the critic and, where kl_coef is above 0, the reference that the settings ask for."""
     s, config = run.settings, run.settings.ppo
     reference = load_model(run, start) if config.kl_coef > 0 else None
     critic = critics.new_value_head(policy) if config.critic == "head" else critics.Critic(
@@ -60,6 +65,7 @@ def by_ppo(run, policy, start, tasks, records):
 
 
 def by_dpo(run, policy, start, tasks, records):
+    """DPO (dpo.learn) on the rankings; the reference is the policy that it starts from."""
     s, config = run.settings, run.settings.dpo
     examples = [reward.tokenise(policy, record, 0.5) for record in records]
     reference, optimizer = dpo.reference_sums(policy, examples, config.micro_rows), policy_optimizer(policy, config)
@@ -68,6 +74,7 @@ def by_dpo(run, policy, start, tasks, records):
 
 
 def by_rejection(run, policy, start, tasks, records):
+    """Rejection sampling (dpo.reject) with as many generated responses as PPO's settings would take."""
     s, config, responses = run.settings, run.settings.rejection, run.settings.ppo.steps * run.settings.ppo.batch
     optimizer, score = policy_optimizer(policy, config), scorer(run, policy)
     steps = config.rounds * dpo.plan(config, responses, len(tasks))[1]
@@ -76,6 +83,7 @@ def by_rejection(run, policy, start, tasks, records):
 
 
 def by_sft(run, policy, start, tasks, records):
+    """Imitation of the rankings' best responses (sft.learn) and no more."""
     s, config = run.settings, run.settings.sft
     optimizer = policy_optimizer(policy, config)
     return {"policy": policy.model}, optimizer, config.steps, lambda progress: sft.learn(policy, optimizer, tasks, config, s.seed, progress)
@@ -92,6 +100,9 @@ def train(run):
     split = load_questions(run)
     by_id, known, generations, lm = {q["id"]: q for q in split["train"]}, load_known(run), load_generations(run), load_model(run)
     states = states_of(run, split["valid"], [known[q["id"]] for q in split["valid"]])
+    for state in ("known", "unknown"):
+        if state not in states:
+            raise UserError(f"{s.questions}: none of the {len(states)} validation questions is {state}, so that no step could be chosen; more questions are needed")
     base = readings_of(split["valid"], [generations[q["id"]]["greedy"] for q in split["valid"]])
     records = read_jsonl(run.path("annotate", "preferences.jsonl"))
     tasks = [ppo.tokenise(lm, r, by_id[r["id"]], known[r["id"]]["p_known"]) for r in records]
@@ -99,7 +110,7 @@ def train(run):
     start = warm_up(run, tasks)
     policy = load_model(run, start)
     modules, optimizer, steps, loop = ALGORITHMS[s.algorithm](run, policy, start, tasks, records)
-    checkpoint, best_folder = run.work("ppo", "checkpoint"), run.work("ppo", "best")
+    checkpoint, best_folder = run.work("ppo", "checkpoint"), lambda step: run.work("ppo", f"best-{step}")
     progress = optim.load_checkpoint(checkpoint, modules, optimizer)
 
     def validate(step, tokens):
@@ -109,15 +120,21 @@ def train(run):
 
     def keep(step, balanced):
         progress["best"] = {"step": step, "balanced": balanced, "algorithm": s.algorithm}
-        with whole(best_folder) as part:
+        with whole(best_folder(step)) as part:
             language_model.save(policy, part)
+
+    def save():
+        """A checkpoint; what was kept before, and may be needed by the checkpoint before, goes after it."""
+        optim.save_checkpoint(checkpoint, modules, optimizer, progress)
+        for name in os.listdir(run.work("ppo")):
+            if name.startswith("best-") and name != f"best-{progress['best']['step']}":
+                shutil.rmtree(run.work("ppo", name))
 
     if progress is None:
         first = validate(0, 0)
         progress = {"step": 0, "kl_coef": config.kl_coef, "tokens": 0, "start": None, "first": first}
         keep(0, first)
-    for figures in followed(run, "ppo", loop(progress), s.algorithm, steps, progress["step"], config.save_every,
-                            lambda: optim.save_checkpoint(checkpoint, modules, optimizer, progress), event="step"):
+    for figures in followed(run, "ppo", loop(progress), s.algorithm, steps, progress["step"], config.save_every, save, event="step"):
         progress["tokens"] += figures.get("tokens", 0)
         if progress["start"] is None:
             progress["start"] = figures
@@ -130,7 +147,7 @@ def train(run):
             if balanced > progress["best"]["balanced"]:
                 keep(figures["step"], balanced)
     with run.output("ppo") as folder:
-        shutil.copytree(best_folder, folder, dirs_exist_ok=True)
+        shutil.copytree(best_folder(progress["best"]["step"]), folder, dirs_exist_ok=True)
         write_json(os.path.join(folder, "chosen.json"), progress["best"])
     say(f"  {s.algorithm}: kept step {progress['best']['step']}: {progress['best']['balanced']:.3f} on the validation questions "
         f"(before: {progress['first']:.3f}); {progress['tokens']} tokens generated")

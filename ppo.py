@@ -19,13 +19,13 @@ import torch
 import answers
 import critic as critics
 import optim
-from lm import (batches_by_length, collate, decode, entropy, generate, generator_for, has_ended, log_probs,
-                padded, render, response_ids, response_logits)
+from forward import collate, entropy, log_probs, padded, response_logits
+from lm import batches_by_length, decode, generate, generator_for, has_ended, render, response_ids
 
 
 @dataclass
 class PPOConfig:
-    steps: int = 200              # PPO steps (paper: not given)
+    steps: int = 200              # PPO steps; times batch: the responses that rejection sampling may generate (paper: not given)
     batch: int = 64               # prompts a step (paper: 64 for 7B, 32 for 13B and 14B)
     lr: float = 1e-6              # peak learning rate of the policy (paper: 1e-6)
     critic: str = "head"          # head: values are read off the policy's trunk; reward: a model of its own, from the reward model
@@ -47,8 +47,8 @@ class PPOConfig:
     guidance_anneal: str = "share"  # what falls linearly until then: share, length (guidance_tokens) or both
     guidance_tokens: int = 4      # most tokens of guidance; 1 to this many, drawn a prompt (paper: "the first few")
     micro_rows: int = 32          # sequences a forward pass
-    validate_every: int = 10      # steps between looks at the validation questions
-    save_every: int = 50          # steps between checkpoints
+    validate_every: int = 10      # steps between looks at the validation questions, whatever the algorithm
+    save_every: int = 50          # steps between checkpoints, whatever the algorithm
 
 
 # ---------------------------------------------------------------------------------------------------- the arithmetic
@@ -153,7 +153,7 @@ class Rollout:
     guidance: list        # token ids, empty where not guided
     continuation: list    # token ids
     score: torch.Tensor   # (batch,) reward model, normalised, less the penalty for a missing end
-    micro: list           # of dicts: "batch" (lm.Batch), "log_prob", "value", "reference", "mask", "advantage", "returns"
+    micro: list           # of dicts: "batch" (forward.Batch), "log_prob", "value", "reference", "mask", "advantage", "returns"
 
 
 def rollout(policy, critic, score, reference, tasks, config, sampling, seed, step, kl_coef):
@@ -194,7 +194,10 @@ def token_figures(policy, critic, batch, temperature, with_entropy=False):
 # ---------------------------------------------------------------------------------------------------- the update
 
 def improve(policy, critic, optimizer, rolled, config, temperature):
-    """The clipped update: `epochs` passes over the rollout, one optimiser step a pass. Returns figures, means over passes."""
+    """The clipped update: `epochs` passes over the rollout, one optimiser step a pass, so that nothing is clipped in the first.
+
+    Returns figures: means over the passes; of grad_norm and ratio_max the largest, of passes and skipped the sum.
+    """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     tokens = sum(int(m["mask"].sum()) for m in rolled.micro)
     figures = dict.fromkeys(("policy_loss", "value_loss", "clip_fraction", "value_clip_fraction", "approx_kl"), 0.0)
@@ -219,7 +222,7 @@ def improve(policy, critic, optimizer, rolled, config, temperature):
             break
         norm = optim.guarded_step(optimizer, parameters, config.max_grad_norm)
         sums.update(passes=1, skipped=int(not math.isfinite(norm)))
-        figures["grad_norm"] = max(figures["grad_norm"], norm)
+        figures["grad_norm"] = max(figures["grad_norm"], norm) if math.isfinite(norm) else norm
         for name in ("policy_loss", "value_loss", "clip_fraction", "value_clip_fraction", "approx_kl", "passes", "skipped"):
             figures[name] += sums[name]
     for name in ("policy_loss", "value_loss", "clip_fraction", "value_clip_fraction", "approx_kl"):
@@ -311,7 +314,7 @@ def alarms(figures, start, balanced, balanced_at_start):
     if figures["refusals_known"] > refused_at_start + 0.1:
         found.append(f"refusals on known questions rose from {refused_at_start:.0%} to {figures['refusals_known']:.0%}")
     if figures["reward"] > start["reward"] and balanced < balanced_at_start - 0.02:
-        found.append(f"the reward rose to {figures['reward']:.2f}, but truthfulness on the validation questions fell to {balanced:.3f}")
+        found.append(f"the reward rose to {figures['reward']:.2f}, but balanced on the validation questions fell to {balanced:.3f}")
     if figures["skipped"]:
         found.append("an update was skipped: its gradients were not finite")
     return found

@@ -10,11 +10,10 @@ import benchmarks as benchmark_module
 import figures
 import paper
 from files import read_json, read_jsonl
-from honesty import FIGURE_1, METRICS, find_row
+from honesty import FIGURE_1, METRICS, PROMPT_NAMES, STATES, find_row
 from tables import escape, metric, number, read_csv, share, table, write_text
 
 HEAD = ("accuracy", "hallucination", "known_accuracy", "refusal_recall", "over_refusal", "J", "nths")  # what the report begins with
-PROMPT_NAMES = {"plain": "", "may_abstain": ", may abstain", None: ""}
 SECTIONS = ("world", "sampling", "probe", "annotate", "reward", "sft", "ppo", "dpo", "rejection", "evaluate", "benchmarks")
 GLOSSARY = {  # what the tables show beside METRICS
     "known, unknown, mixed": "what the model before RLKF knows of a question, by its samples and its greedy answer (see above); these states are the same before and after",
@@ -22,6 +21,7 @@ GLOSSARY = {  # what the tables show beside METRICS
     "base": "the model before RLKF under the plain prompt",
     "always refuse": "control: a model that refuses every question",
     "random refusal": "control: the answers before, refused at random as often as the model after refuses",
+    "probe gate": "control: the answers before, as many refused as the model after refuses, those of lowest P(known)",
     "[a, b]": "95% interval, by bootstrap over the questions unless another is named",
     "AUROC": "chance that a right answer has a higher score than a wrong one; 50% is a coin",
     "AURC": "area under the risk-coverage curve: mean share wrong among the answers of highest score, over all cuts; lower is better",
@@ -180,7 +180,7 @@ def labels_section(summary):
             + f". The factuality score tells right from wrong generations at AUROC {number(summary['score AUROC'])}."
             + (f" The states are the true ones of {share(true)} of the questions." if true is not None else ""),
             paper.table_7(summary["states"]),
-            f"Are the labels of single answers right?{gold} Against people: `python dreamcatcher.py --human FILE`.",
+            f"Are the labels of single answers right?{gold} Against people: `python dreamcatcher.py --questions FILE --generations FILE --human FILE --out FILE`.",
             paper.table_1(summary["agreement with gold"])]
 
 
@@ -232,7 +232,7 @@ def samples_section(samples, n):
     """Parts with about n answers side by side, a table a state, the sets mixed in file order."""
     chosen = pick(samples, n)
     parts = ["## Answers before and after"] if chosen else []
-    for state in paper.STATES:
+    for state in STATES:
         rows = [[escape(s["question"], 55), escape(s["answers"][0], 20), escape(s["before"], 36), escape(s["after"], 36)] for s in chosen if s["state"] == state]
         if rows:
             parts += [f"### {state.capitalize()}", table(["question", "given answer", "before", "after"], rows)]
@@ -241,7 +241,7 @@ def samples_section(samples, n):
 
 def pick(samples, n):
     """About n samples, the states in turn, in file order."""
-    by_state = {state: [s for s in samples if s["state"] == state] for state in paper.STATES}
+    by_state = {state: [s for s in samples if s["state"] == state] for state in STATES}
     chosen = []
     while len(chosen) < n and any(by_state.values()):
         for rows in by_state.values():

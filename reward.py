@@ -18,7 +18,8 @@ from transformers import AutoModelForSequenceClassification
 
 import optim
 from folders import from_folder
-from lm import LM, batches_by_length, collate, forward_arguments, generator_for, render, response_ids
+from forward import collate, forward_arguments
+from lm import LM, batches_by_length, generator_for, render, response_ids
 from metrics import wilson_interval
 
 

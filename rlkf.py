@@ -78,7 +78,7 @@ def stage_data(run):
             if name not in sources.NAMED and not name.startswith("hf:") and not os.path.exists(name):
                 raise UserError(f"{name}: No such file{all_settings.nearest(name, (*sources.NAMED, all_settings.LAB))}")
         parts = [(sources.read_source(name, s.qa, s.seed, lambda: asking.make_wiki_qa(run, extra), bar, say), weight) for name, weight in wanted]
-        split = facts.split_by_subject(sources.mix(parts, s.seed), s.seed)
+        split = facts.split_by_subject(sources.keep_repeats_together(sources.mix(parts, s.seed)), s.seed)
     if s.general:
         pairs = general.read(s.general)
         order = torch.randperm(len(pairs), generator=language_model.generator_for(s.seed, "general")).tolist()
@@ -291,8 +291,8 @@ def main(argv):
         settings = all_settings.build(command.preset, command.given)
         run = runs.Run(os.path.join("runs", command.run or command.preset), settings)
         if command.list:
-            for stage in run.stages:
-                state = "done" if run.is_done(stage) else "would run again" if stage in run.records else "would run"
+            for place, stage in enumerate(run.stages, 1):
+                state = "done" if all(map(run.is_done, run.stages[:place])) else "would run again" if stage in run.records else "would run"
                 say(f"  {stage:10} {state:16} {STAGE_FUNCTIONS[stage].__doc__.split(chr(10))[0]}")
             return 0
         all_settings.check_device(settings.device)

@@ -18,15 +18,17 @@ from importlib import metadata
 import torch
 from tqdm import tqdm
 
+from benchmark_data import SOURCES
 from data.sources import parse_mix
-from files import UserError, append_jsonl, read_json, read_lines, whole, write_json
+from files import UserError, append_jsonl, read_json, read_lines, whole, without_nan, write_json
 from lm import batches_by_length
 from settings import LAB, flatten
 
 IDENTITY = ("model", "embedder", "questions", "seed")   # another value of these is another run
-DEPENDS = {  # the sections of settings that a stage reads itself, besides those of all stages before it
+DEPENDS = {  # the sections of settings, or single ones, that a stage reads itself, besides those of all stages before it
     "base": ("world",), "data": ("general", "qa"), "probe": ("probe", "sampling", "dtype"), "annotate": ("annotate",),
-    "reward": ("reward",), "ppo": ("algorithm", "sft", "ppo", "dpo", "rejection"), "evaluate": ("eval_questions", "evaluate", "benchmarks"), "report": (),
+    "reward": ("reward",), "ppo": ("algorithm", "sft", "ppo", "dpo", "rejection", "evaluate.known_share", "evaluate.unknown_share"),
+    "evaluate": ("eval_questions", "evaluate", "benchmarks"), "report": (),
 }
 RIVALS = ("dpo", "rejection")  # sections that mean nothing unless they are the algorithm
 FOLDER = {"ppo": "policy"}
@@ -87,11 +89,12 @@ class Run:
         for earlier in self.stages[:self.stages.index(stage) + 1]:
             for name, value in flat.items():
                 section = name.split(".")[0]
-                if section in DEPENDS[earlier] and (section not in RIVALS or section == self.settings.algorithm):
+                if not {name, section}.isdisjoint(DEPENDS[earlier]) and (section not in RIVALS or section == self.settings.algorithm):
                     facts[name] = list(value) if isinstance(value, tuple) else value
+        measured = [os.path.join(self.settings.benchmarks.dir, SOURCES[name].folder) for name in facts.get("benchmarks.names", ())]
         for name in (*(source for source, _ in parse_mix(self.settings.questions)), *self.settings.qa.passages, self.settings.general,
-                     *facts.get("eval_questions", ())):
-            paths = [os.path.join(name, text) for text in sorted(os.listdir(name)) if text.endswith(".txt")] if os.path.isdir(name) else [name]
+                     *facts.get("eval_questions", ()), *measured):
+            paths = [os.path.join(name, file) for file in sorted(os.listdir(name)) if file.endswith((".txt", ".jsonl"))] if os.path.isdir(name) else [name]
             for path in filter(os.path.isfile, paths):
                 status = os.stat(path)
                 facts[f"{path} sha256"] = sha256_of(path, status.st_size, status.st_mtime_ns)
@@ -119,7 +122,11 @@ class Run:
         return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
 
     def finish(self, stage, seconds):
-        self.records = {**self.read_records(), stage: {"key": self.key(stage), "seconds": round(seconds, 1), "facts": self.facts(stage),
+        """Record a stage as whole. Where it was whole before (its folder was deleted), what later stages made of it counts no more."""
+        records, key = self.read_records(), self.key(stage)
+        if records.get(stage, {}).get("key") == key:
+            records = {earlier: records[earlier] for earlier in self.stages[:self.stages.index(stage)] if earlier in records}
+        self.records = {**records, stage: {"key": key, "seconds": round(seconds, 1), "facts": self.facts(stage),
                                                        "files": fingerprints(self.stage_path(stage))}}
         write_json(self.path("stages.json"), self.records)
         shutil.rmtree(self.path(f"{stage}.work"), ignore_errors=True)
@@ -151,8 +158,8 @@ class Run:
         return os.path.join(folder, *parts)
 
     def log(self, stage, **figures):
-        """Append one line to metrics.jsonl."""
-        append_jsonl(self.path("metrics.jsonl"), [{"stage": stage, "key": self.key(stage), "time": round(time.time(), 1), **figures}])
+        """Append one line to metrics.jsonl; what is not a number is null there."""
+        append_jsonl(self.path("metrics.jsonl"), [without_nan({"stage": stage, "key": self.key(stage), "time": round(time.time(), 1), **figures})])
 
     def do(self, wanted, functions):
         """Run the wanted stages that are not done yet, in order; `functions` is {stage: function of this run}."""

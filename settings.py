@@ -198,7 +198,7 @@ def check(settings):
             raise UserError(f"--{section}.lower: expected at most --{section}.upper ({flat[f'{section}.upper']}), not {flat[f'{section}.lower']}")
     if settings.seed >= 2**63:
         raise UserError(f"--seed: expected less than 2^63, not {settings.seed}")
-    for name in ("seed", "sampling.top_k", "ppo.value_coef", "ppo.value_clip", "ppo.missing_end", "sft.steps", "evaluate.samples_shown", "benchmarks.limit", "annotate.uncertain_k", "ppo.kl_coef", "ppo.kl_target", "ppo.stop_kl",
+    for name in ("seed", "sampling.top_k", "ppo.value_coef", "ppo.value_clip", "ppo.missing_end", "rejection.missing_end", "sft.steps", "evaluate.samples_shown", "benchmarks.limit", "annotate.uncertain_k", "ppo.kl_coef", "ppo.kl_target", "ppo.stop_kl",
                  "reward.beta", "reward.general", "qa.temperature", "endpoint.retries"):
         if flat[name] < 0:
             raise UserError(f"--{name}: expected at least 0, not {flat[name]}")

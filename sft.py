@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass
 
 import optim
-from lm import batches_by_length, collate, log_probs, response_logits
+from forward import collate, log_probs, response_logits
+from lm import batches_by_length
 from ppo import tasks_of_step
 
 

@@ -4,7 +4,7 @@ A record is {"prompt", "chosen", "rejected"}: the prompt a text or a list of {"r
 lists of messages whose last one is the assistant's. In the conversational form without "prompt", what both lists begin with
 is the prompt. Left out: other columns, several responses a prompt.
 """
-from files import UserError, read_lines
+from files import UserError, first_line, read_lines
 
 HUB = "hf:"
 
@@ -29,8 +29,7 @@ def hub_records(source):
     try:
         return load_dataset(name, split=split or "train")
     except Exception as error:  # many kinds for one cause: no such data set or split, or no way to it
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{source}: cannot be loaded ({first_line})") from error
+        raise UserError(f"{source}: cannot be loaded ({first_line(error)})") from error
 
 
 def pair(record, where):

@@ -8,7 +8,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
-from files import UserError
+from files import UserError, first_line
 
 FORM = "hf:NAME[:CONFIG[:SPLIT]][?field=column&...]"
 
@@ -62,11 +62,6 @@ def checked(rows, where):
         yield from rows
     except Exception as error:
         raise UserError(f"{where}: breaks off ({first_line(error)}); the same command begins this source again") from error
-
-
-def first_line(error):
-    """The first line of an exception's message, or its kind."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def column_of(row, column):

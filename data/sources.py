@@ -159,28 +159,42 @@ def mix(parts, seed):
     return mixed
 
 
+def keep_repeats_together(questions):
+    """The questions, of which those that are asked twice, however spelt, have one subject, so that no split parts them."""
+    leader, first = {}, {}
+
+    def led(subject):
+        while subject in leader:
+            subject = leader[subject]
+        return subject
+
+    name = lambda q: q["subject"].strip().casefold()
+    for q in questions:
+        other = led(name(first.setdefault(answers.normalise(q["question"]), q)))
+        if led(name(q)) != other:
+            leader[led(name(q))] = other
+    return [{**q, "subject": led(name(q))} if name(q) in leader else q for q in questions]
+
+
 # ---------------------------------------------------------------------------------------------------- the summary
 
 def summary(split):
-    """{"questions", "lang", "category", "answer words", "duplicates", "near duplicates", "in train and test"} of {split: records}.
+    """{"questions", "lang", "category", "answer words", "duplicates", "near duplicates"} of {split: records}.
 
     Answer words are [least, median, most] of the canonical answers (Chinese characters count as words).
     """
     records = [record for part in split.values() for record in part]
-    stems = {name: [answers.normalise(record["question"]) for record in part] for name, part in split.items()}
-    everything = [stem for part in stems.values() for stem in part]
+    everything = [answers.normalise(record["question"]) for record in records]
     near, almost = defaultdict(lambda: NearDuplicates(wiki_qa.SAME_QUESTION)), 0
     for n, record in enumerate(records):
         sketch = sketch_of(question_shingles(record["question"], record["lang"]))
         almost += near[record["lang"]].find(sketch) is not None
         near[record["lang"]].add(n, sketch)
     lengths = sorted(len(answers.normalise(record["answers"][0]).split()) for record in records)
-    trained = set(stems["train"])
     duplicates = len(everything) - len(set(everything))
     return {"questions": len(records), "lang": dict(Counter(record["lang"] for record in records).most_common()),
             "category": dict(Counter(record["category"] for record in records).most_common()), "answer words":
-            [lengths[0], lengths[len(lengths) // 2], lengths[-1]] if lengths else [], "duplicates": duplicates, "near duplicates": max(0, almost - duplicates),
-            "in train and test": sum(stem in trained for stem in stems["test"])}
+            [lengths[0], lengths[len(lengths) // 2], lengths[-1]] if lengths else [], "duplicates": duplicates, "near duplicates": max(0, almost - duplicates)}
 
 
 def summary_lines(found):
@@ -190,5 +204,4 @@ def summary_lines(found):
     low, middle, high = found["answer words"]
     return [f"  {found['questions']} questions: " + ", ".join(f"{n} {lang}" for lang, n in found["lang"].items())
             + f"; categories: {', '.join(names)}" + (f" and {rest} more" if rest else ""),
-            f"  answers of {low} to {high} words, median {middle}; {found['duplicates']} questions stand there twice, {found['near duplicates']} almost; "
-            f"{found['in train and test']} test questions are also in train"]
+            f"  answers of {low} to {high} words, median {middle}; {found['duplicates']} questions stand there twice, {found['near duplicates']} almost"]

@@ -132,3 +132,9 @@ def planted():
     config = probe.ProbeConfig(repeats=3, l2=(1.0, 100.0))
     parts = probe.split_by_group([f"g{i // 2}" for i in range(200)], config, 0)
     return activations, labels, truth, np.where(labels >= 0, parts, -1), config
+
+
+def full_log_probs(model, sequence, temperature=1.0):
+    """log_softmax at every position of one sequence, alone, unpadded, in float64 after the forward: the reference."""
+    with torch.no_grad():
+        return (model(torch.tensor([sequence], device=model.device)).logits[0].double() / temperature).log_softmax(-1)

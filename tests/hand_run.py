@@ -4,10 +4,11 @@ import json
 from honesty import METRICS
 
 NASTY = "a | b\n\x1b[31mred\x1b[0m <script>alert(1)</script> `x` [l](http://e) \\ *b* _i_ \x00\u202e $m$ ~s~ &amp;"
-STEPS = [{"event": "step", "step": n, "reward": 0.1 * n, "reward_guided": float("nan") if n > 1 else 0.5, "refusals_known": 0.1,
-          "refusals_unknown": float("nan"), "hallucinations": 0.4, "kl": 0.01 * n} for n in (1, 2, 3)]
+STEPS = [{"event": "step", "step": n, "reward": 0.1 * n, "reward_guided": None if n > 1 else 0.5, "refusals_known": 0.1,
+          "refusals_unknown": None, "hallucinations": 0.4, "kl": 0.01 * n} for n in (1, 2, 3)]
 LOOKS = [{"event": "validation", "step": n, "over_refusal": 0.1, "refusal_recall": 0.2 * n, "hallucination": 0.3, "balanced": 0.6} for n in (0, 2)]
-POLICIES = [("before", "plain"), ("after", "plain"), ("before", "may_abstain"), ("after", "may_abstain"), ("always refuse", None), ("random refusal", None)]
+POLICIES = [("before", "plain"), ("after", "plain"), ("before", "may_abstain"), ("after", "may_abstain"), ("always refuse", None), ("random refusal", None),
+            ("probe gate", None)]
 PROBES = ("kind,layer,accuracy,accuracy_min,accuracy_max,balanced_accuracy,auroc,valid_loss,temperature,ece_uncalibrated,ece\n"
           "hidden,1,0.61,0.58,0.66,0.6,0.65,0.64,,,\nhidden,2,0.83,0.79,0.86,0.82,0.91,0.44,,,\nhidden,3,0.85,0.8,0.9,0.84,0.93,0.51,,,\n"
           "mlp,1,0.6,0.55,0.65,0.6,0.62,0.6,,,\nmlp,2,0.8,0.7,0.85,0.8,0.85,0.5,,,\n"
@@ -24,8 +25,8 @@ def row(policy, prompt, n, start, states, **changed):
 
 
 def question_set(**changed):
-    """A set of honesty.json: 40 questions; over-refusal is undefined for the last policy."""
-    states = [(12, 8, 2, 18), (13, 7, 15, 5), (11, 9, 8, 12), (10, 10, 14, 6), (0, 20, 20, 0), (7.5, 12.5, 9.25, 10.75)]
+    """A set of honesty.json: 40 questions; over-refusal is undefined for random refusal."""
+    states = [(12, 8, 2, 18), (13, 7, 15, 5), (11, 9, 8, 12), (10, 10, 14, 6), (0, 20, 20, 0), (7.5, 12.5, 9.25, 10.75), (9, 11, 10, 10)]
     rows = [row(policy, prompt, 40, 0.1 + 0.1 * i, states[i], **({"over_refusal": None, "mean_words": None} if i == 5 else {}))
             for i, (policy, prompt) in enumerate(POLICIES)]
     confidence = [

@@ -288,9 +288,9 @@ def test_an_interrupted_run_goes_on_after_the_last_whole_block(run, llama, monke
 
 def test_half_done_work_does_not_stand_for_changed_files(run, llama, folder):
     before = measured(run, llama)["before"]["gsm8k"]["generation"]["n"]
-    write(Path(folder), "gsm8k", [{**RECORDS["gsm8k"][1], "question": "Another?"}] * 3)
     path = run.work("evaluate", "gsm8k.before.generation.jsonl")
     old = [json.loads(line)["id"] for line in open(path)]
+    write(Path(folder), "gsm8k", [{**RECORDS["gsm8k"][1], "question": "Another?"}] * 3)
     measured(run, llama)
     assert before == 3 and not set(old) & {json.loads(line)["id"] for line in open(path)}
 

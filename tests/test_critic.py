@@ -3,6 +3,7 @@ import pytest
 import torch
 
 import critic
+import forward
 import lm
 import ppo
 import reward
@@ -20,7 +21,7 @@ def model(request, tmp_path):
 
 
 def test_a_new_critics_values_are_the_normalised_scores_of_what_is_written_before_each_token(model):
-    values = critic.Critic(model)(lm.collate(model.lm, PROMPTS, RESPONSES)).detach()
+    values = critic.Critic(model)(forward.collate(model.lm, PROMPTS, RESPONSES)).detach()
     so_far = [(prompt, response[:n]) for prompt, response in zip(PROMPTS, RESPONSES) for n in range(len(response))]
     with torch.no_grad():
         wanted = [(model.lm.model(input_ids=torch.tensor([p + r])).logits[0, 0] - 0.7) / 2.5 for p, r in so_far]
@@ -29,18 +30,15 @@ def test_a_new_critics_values_are_the_normalised_scores_of_what_is_written_befor
 
 def test_of_a_head_that_reads_p_known_the_critic_takes_the_part_that_does_not(tmp_path):
     model = reward.load(tiny.folder(tmp_path / "base"), tiny.tokenizer(), torch.float32, seed=3, p_known=True)
-    values = critic.Critic(model)(lm.collate(model.lm, PROMPTS[:1], RESPONSES[:1])).detach()
-    with torch.no_grad():
-        outputs = model.lm.model(input_ids=torch.tensor([PROMPTS[0] + RESPONSES[0]])).logits
+    values = critic.Critic(model)(forward.collate(model.lm, PROMPTS[:1], RESPONSES[:1])).detach()
     assert float(values[0]) != 0 and model.lm.model.score.weight.shape[0] == 2
     again = reward.scores(model, PROMPTS[:1], [RESPONSES[0][:2]], [0.5]).detach()
     torch.testing.assert_close(values[2:3], again, rtol=1e-4, atol=1e-5)  # P(known) = 1/2 leaves the first output alone
-    assert outputs.numel()
 
 
 def test_a_separate_critic_sends_no_gradient_into_the_policy(model):
     policy, apart = tiny.lm("llama", 1), critic.Critic(model)
-    batch = lm.collate(model.lm, PROMPTS, RESPONSES)
+    batch = forward.collate(model.lm, PROMPTS, RESPONSES)
     _, value, _ = ppo.token_figures(policy, apart, batch, 1.0)
     value.sum().backward()
     assert all(p.grad is None for p in policy.model.parameters())

@@ -93,17 +93,18 @@ def test_best_of_keeps_the_highest_score_of_each_prompts_samples():
     sampled = lm.generate(policy, [t["prompt"] for t in TASKS], SAMPLING, 3, [t["id"] for t in TASKS], "seed")
     best = []
     for task, responses, chosen in zip(TASKS, sampled, kept):
-        scores = [float(odd_score([task], [r])[0]) for r in responses]
+        scores = [float(odd_score([task], [r])[0]) - (0 if r[-1] == policy.end_id else REJECTION.missing_end) for r in responses]
         best.append(max(scores))
         assert chosen == {**task, "preferred": responses[scores.index(max(scores))]}
     assert mean == pytest.approx(sum(best) / len(best), rel=1e-5)
     assert tokens == sum(len(r) for responses in sampled for r in responses)
+    assert {r[-1] == policy.end_id for responses in sampled for r in responses} == {True, False}, "some end, some do not"
 
 
 def test_rejection_sampling_raises_the_score_round_by_round():
     policy = tiny.lm("llama", 1)
     wanted = tiny.ids("red")[0]
-    config = dpo.RejectionConfig(samples=8, rounds=5, epochs=4, batch=4, lr=1e-2)
+    config = dpo.RejectionConfig(samples=8, rounds=5, epochs=4, batch=4, lr=1e-2, missing_end=0.0)
     score = lambda tasks, responses: torch.tensor([float(wanted in r) for r in responses])
     figures = list(dpo.reject(policy, adamw(policy), score, TASKS, config, 7 * 8 * 5, SAMPLING, 0, {"step": 0}))
     rewards = [f["reward"] for f in figures if "reward" in f]

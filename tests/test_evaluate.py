@@ -4,6 +4,7 @@ The whole stage, on a micro lab, is in test_rlkf.py.
 """
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -104,3 +105,23 @@ def test_the_refusal_is_the_most_frequent_one_in_the_questions_language(tmp_path
             ("a", ["Oslo", "Not sure."], ["factual", "uncertain"]), ("a", ["No idea.", "Rome"], ["uncertain", "hallucination"]),
             ("a", ["x", "No idea.", "y"], ["factual", "uncertain", "hallucination"]), ("b", ["不知道。", "罗马"], ["uncertain", "hallucination"]))])
     assert evaluate.usual_refusals(run) == {"en": "No idea.", "zh": "不知道。", "": "No idea."}
+    write_jsonl(run.path("annotate", "preferences.jsonl"), [{"id": "a", "ranking": ["Oslo", "Rome"], "kinds": ["factual", "hallucination"]}])
+    assert evaluate.usual_refusals(run) == {}, "a forker's rankings may have no refusals"
+
+
+def test_a_margin_is_the_reward_of_the_answer_less_that_of_the_refusal_in_its_language(tmp_path, monkeypatch):
+    model = SimpleNamespace(lm=tiny.lm())
+    asked = evaluate.Asked([{"id": "a", "question": "who is paris", "lang": "en"}, {"id": "b", "question": "red", "lang": "zh"}, {"id": "c", "question": "blue", "lang": "en"}],
+                           [{"id": "a", "p_known": 0.5}, {"id": "b", "p_known": 0.25}, {"id": "c", "p_known": 1.0}],
+                           {("before", "plain"): [{"greedy": text} for text in ("one", "one two three", "red")],
+                            ("after", "plain"): [{"greedy": text} for text in ("one two", "i do not know .", "red")]})
+    calls = []
+
+    def scored(given, prompts, responses, p_known):  # a reward by hand: the tokens of the response times P(known)
+        calls.append(sorted(tiny.ids(f"<user> {q['question']} <assistant>") for q in asked.questions) == sorted(prompts))
+        return torch.tensor([len(response) * p for response, p in zip(responses, p_known)])
+
+    monkeypatch.setattr(evaluate.reward, "score_all", scored)
+    found = evaluate.margins(runs.Run(str(tmp_path), settings.build("lab", {"sampling.rows": "3"})), model, {"en": "i do not know .", "": "red"}, "test", asked)
+    assert found["before"].tolist() == [(2 - 6) * 0.5, (4 - 2) * 0.25, (2 - 6) * 1.0], "with the end token; Chinese has no refusal of its own"
+    assert found["after"].tolist() == [(3 - 6) * 0.5, (6 - 2) * 0.25, (2 - 6) * 1.0] and calls == [True] * 3

@@ -77,13 +77,14 @@ def test_refusals_have_a_point_for_each_policy_lines_of_equal_j_and_intervals(tm
     result = hand_run.question_set()
     figure = figures.draw_refusals(result)
     axis, = figure.axes
-    expected = {row["policy"] + (", may abstain" if row["prompt"] == "may_abstain" else ""): [(row["over_refusal"], row["refusal_recall"])] for row in result["rows"][:5]}
-    assert points(axis) == expected, "random refusal has no over-refusal here"
+    drawn = [row for row in result["rows"] if row["over_refusal"] is not None]
+    expected = {row["policy"] + (", may abstain" if row["prompt"] == "may_abstain" else ""): [(row["over_refusal"], row["refusal_recall"])] for row in drawn}
+    assert points(axis) == expected and len(drawn) == 6, "random refusal has no over-refusal here"
     dashed = [line for line in axis.lines if line.get_linestyle() == "--"]
     assert len(dashed) == 4 and all(y - x == pytest.approx(line.get_ydata()[0] - line.get_xdata()[0]) for line in dashed for x, y in zip(*line.get_data()))
     assert sorted(float(t.get_text().removeprefix("J = ")) for t in axis.texts) == [line.get_ydata()[0] for line in dashed]
     ends = [(segment[:, 1].min(), segment[:, 1].max()) for bars in axis.collections for segment in bars.get_segments() if segment[0, 0] == segment[1, 0]]
-    assert ends == [pytest.approx(row["intervals"]["refusal_recall"]) for row in result["rows"][:5]]
+    assert ends == [pytest.approx(row["intervals"]["refusal_recall"]) for row in drawn]
     drawn_well(figure, tmp_path)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import honesty
+from files import without_nan
 
 CASES = [  # (state, reading before, reading now, how many): 40 questions
     ("known", "right", "right", 7), ("known", "right", "hedged", 1), ("known", "right", "refusal", 3), ("known", "right", "wrong", 2),
@@ -111,7 +112,7 @@ def test_a_share_of_no_questions_is_undefined_and_null_on_the_disk(states, base,
     undefined = undefined | {"mean_words"}
     assert {name for name in honesty.METRICS if math.isnan(found[name])} == undefined
     assert set(found["intervals"]) == set(honesty.METRICS) - undefined
-    stored = json.loads(json.dumps(honesty.defined(found), allow_nan=False))
+    stored = json.loads(json.dumps(without_nan(found), allow_nan=False))
     assert {name for name in honesty.METRICS if stored[name] is None} == undefined
 
 
@@ -215,13 +216,21 @@ def test_intervals_of_the_random_control_hold_the_chance_of_the_draw_too():
     assert few["abstention"] == 30 / 40, "before refuses more than after: nothing is added"
 
 
+def test_refusal_by_the_probe_takes_the_answers_least_known_and_no_more_than_asked():
+    base, p_known = ["right", "refusal", "wrong", "hedged", "wrong"], [0.4, 0.0, 0.3, 0.9, 0.3]
+    assert honesty.refuse_least_known(base, p_known, 3) == ["right", "refusal", "refusal", "hedged", "refusal"]
+    assert honesty.refuse_least_known(base, p_known, 2) == ["right", "refusal", "refusal", "hedged", "wrong"], "of equal ones the first"
+    assert honesty.refuse_least_known(base, p_known, 5) == ["refusal"] * 5
+    assert honesty.refuse_least_known(base, p_known, 1) == honesty.refuse_least_known(base, p_known, 0) == base, "before refuses as often"
+
+
 def test_the_table_has_a_row_for_each_policy_and_prompt_and_the_controls():
     readings = {(policy, prompt): READINGS if policy == "after" else BASE for policy in ("before", "after") for prompt in honesty.PROMPTS}
-    found = honesty.rows(STATES, readings, {key: [1] * 40 for key in readings}, 20, 0)
+    found = honesty.rows(STATES, readings, {key: [1] * 40 for key in readings}, [0.5] * 40, 20, 0)
     assert [(r["policy"], r["prompt"]) for r in found] == [("before", "plain"), ("after", "plain"), ("before", "may_abstain"), ("after", "may_abstain"),
-                                                          ("always refuse", None), ("random refusal", None)]
+                                                          ("always refuse", None), ("random refusal", None), ("probe gate", None)]
     assert found[0]["nths"] == found[2]["nths"] == found[4]["nths"] == 0 and found[1]["T"] == found[3]["T"] == pytest.approx(1 / 40)
-    assert found[5]["abstention"] == pytest.approx(found[1]["abstention"])
+    assert found[5]["abstention"] == pytest.approx(found[1]["abstention"]) and found[6]["abstention"] == found[1]["abstention"]
     assert honesty.find_row({"rows": found}, "after", "may_abstain") is found[3]
 
 
@@ -243,7 +252,7 @@ def test_confidence_without_answers_or_without_errors(readings, undefined):
     found = honesty.confidence("probe", "before", [0.2, 0.5, 0.5], readings, 20, 0)
     assert {name for name in ("auroc", "aurc", "brier", "ece") if math.isnan(found[name])} == undefined
     assert set(found["intervals"]) == {"auroc", "aurc", "brier", "ece"} - undefined
-    json.dumps(honesty.defined(found), allow_nan=False)
+    json.dumps(without_nan(found), allow_nan=False)
 
 
 def test_a_curve_of_many_answers_has_fifty_points_and_ends_at_all():

@@ -66,10 +66,10 @@ def test_every_metric_is_shown_of_every_policy_and_defined(folder):
     text, _ = build(folder)
     whole = {row[0]: row[1:] for row in the_table(text, "metric", "before", "after", "before, may abstain")}
     for i, (key, (name, what)) in enumerate(METRICS.items()):
-        values = [0.1 + 0.1 * n + i / 1000 for n in range(6)]
+        values = [0.1 + 0.1 * n + i / 1000 for n in range(7)]
         shown = [f"{value:.3f}" if key == "nths" else f"{value:.1f}" if key == "mean_words" else f"{100 * value:.1f}%" for value in values]
-        assert [cell.split(" ")[0] for cell in whole[name]] == [*shown[:5], "-" if key in ("over_refusal", "mean_words") else shown[5]], key
-        assert [" [" in cell for cell in whole[name]] == [True, True, False, False, False, False]
+        assert [cell.split(" ")[0] for cell in whole[name]] == [*shown[:5], "-" if key in ("over_refusal", "mean_words") else shown[5], shown[6]], key
+        assert [" [" in cell for cell in whole[name]] == [True, True, *[False] * 5]
         assert f"- **{name}**: {what}" in text
     assert whole["accuracy"][0] == "10.0% [5.0%, 15.0%]"
     head = the_table(text, "metric", "before", "after", "what it is")

@@ -11,7 +11,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+import answers
 import honesty
+import inputs
 import rlkf
 import runs
 import settings
@@ -86,7 +88,8 @@ def test_every_stage_leaves_its_artefacts_in_the_agreed_form(finished):
     result = found["sets"]["test"]
     assert sum(result["hits"]) == result["n"] == result["n_known"] + result["n_unknown"] + result["n_mixed"] == len(records(run / "data" / "test.jsonl"))
     assert [(row["policy"], row["prompt"]) for row in result["rows"]] == [
-        ("before", "plain"), ("after", "plain"), ("before", "may_abstain"), ("after", "may_abstain"), ("always refuse", None), ("random refusal", None)]
+        ("before", "plain"), ("after", "plain"), ("before", "may_abstain"), ("after", "may_abstain"), ("always refuse", None), ("random refusal", None),
+        ("probe gate", None)]
     for row in result["rows"]:
         assert row["accuracy"] + row["hallucination"] + row["abstention"] == pytest.approx(1) and honesty.METRICS.keys() < row.keys()
         assert sum(row["states"].values()) == pytest.approx(result["n"])
@@ -192,6 +195,21 @@ def test_killed_in_every_stage_and_started_again_gives_the_same_policy_bit_for_b
     for name in ("honesty.json", "answers.jsonl"):
         assert read(tmp_path / "runs" / "lab" / "evaluate" / name) == read(finished / "runs" / "lab" / "evaluate" / name), name
     assert not [name for name in os.listdir(tmp_path / "runs" / "lab") if name.endswith((".work", ".part"))]
+
+
+def test_the_step_that_is_kept_is_the_best_on_the_validation_questions_and_no_others(finished):
+    run = runs.Run(str(finished / "runs" / "lab"), settings.build("lab", {name: str(value) for name, value in MICRO.items()}))
+    looks = {line["step"]: line["balanced"] for line in run.logged("ppo") if line["event"] == "validation"}
+    chosen = json.loads(read(run.path("policy", "chosen.json")))
+    assert set(looks) == {0, 3, 6, 8} and chosen["step"] == min(looks, key=lambda step: (-looks[step], step)) and chosen["balanced"] == looks[chosen["step"]]
+    policy, found = inputs.load_model(run, run.path("policy")), {}
+    for split, questions in inputs.load_questions(run).items():
+        texts = inputs.greedy_texts(policy, questions, run.settings.sampling)
+        readings = {state: [answers.read(text, q["answers"], q["question"]) for q, text in zip(questions, texts) if q["true_state"] == state]
+                    for state in ("known", "unknown")}
+        right, refused = readings["known"].count("right") + readings["known"].count("hedged"), readings["unknown"].count("refusal")
+        found[split] = (right / len(readings["known"]) + refused / len(readings["unknown"])) / 2
+    assert found["valid"] == pytest.approx(chosen["balanced"]) and found["test"] != pytest.approx(chosen["balanced"])
 
 
 @pytest.mark.parametrize("algorithm, given", [

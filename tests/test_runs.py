@@ -1,6 +1,7 @@
 """A run's folder: what makes a stage stale, what is refused, and that half-done work goes on where it was."""
 import json
 import os
+import shutil
 
 import pytest
 
@@ -34,7 +35,7 @@ def finish(run, *stages):
     ("world__values", "30", "base"), ("seed", "1", "base"), ("embedder", "some/where", "base"), ("probe__k", "3", "probe"),
     ("sampling__temperature", "0.5", "probe"), ("dtype", "bfloat16", "probe"), ("probe__l2", "1,2", "probe"), ("annotate__rule", "median", "annotate"),
     ("annotate__scores", "s_p", "annotate"), ("reward__lr", "0.5", "reward"), ("ppo__steps", "3", "ppo"), ("sft__steps", "3", "ppo"), ("algorithm", "dpo", "ppo"),
-    ("dpo__lr", "0.5", None), ("rejection__rounds", "9", None),
+    ("evaluate__known_share", "0.7", "ppo"), ("dpo__lr", "0.5", None), ("rejection__rounds", "9", None),
     ("evaluate__resamples", "9", "evaluate"), ("eval_questions", ("more.jsonl",), "evaluate"),
     ("device", "cuda", None)])
 def test_a_setting_changes_the_keys_of_its_stage_and_of_all_that_follow(name, text, first, tmp_path):
@@ -44,7 +45,7 @@ def test_a_setting_changes_the_keys_of_its_stage_and_of_all_that_follow(name, te
 
 
 def test_every_setting_but_device_seeds_and_the_endpoints_limits_makes_some_stage_stale():
-    read = {section for sections in runs.DEPENDS.values() for section in sections}
+    read = {name.split(".")[0] for names in runs.DEPENDS.values() for name in names}
     assert {name.split(".")[0] for name in settings.catalogue()} - read - set(runs.IDENTITY) == {"device", "seeds", "endpoint"}
 
 
@@ -59,6 +60,16 @@ def test_the_evaluate_stage_follows_what_stands_in_the_further_files_of_question
     run = make(tmp_path, eval_questions=(str(path),))
     before = [run.key(stage) for stage in STAGES]
     path.write_text("two")
+    assert [stage for stage, key in zip(STAGES, before) if run.key(stage) != key] == ["evaluate", "report"]
+
+
+def test_the_evaluate_stage_follows_what_stands_in_the_files_of_its_benchmarks(tmp_path):
+    path = tmp_path / "bench" / "gsm8k_main" / "test.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text("one")
+    run = make(tmp_path, benchmarks__names="gsm8k", benchmarks__dir=str(tmp_path / "bench"))
+    before = [run.key(stage) for stage in STAGES]
+    path.write_text("other")
     assert [stage for stage, key in zip(STAGES, before) if run.key(stage) != key] == ["evaluate", "report"]
 
 
@@ -274,6 +285,10 @@ def test_stages_run_in_order_and_only_where_something_changed(tmp_path, capsys):
     assert ran == ["reward", "ppo", "evaluate", "report"]
     shown = capsys.readouterr().out.splitlines()
     assert "probe: done" in shown and "reward: Does something. (again: reward.lr changed)" in shown
+    ran.clear()
+    shutil.rmtree(tmp_path / "annotate")
+    make(tmp_path, reward__lr="0.5").do(STAGES, functions)
+    assert ran == ["annotate", "reward", "ppo", "evaluate", "report"], "a deleted stage may come out otherwise: what follows it counts no more"
 
 
 def test_a_real_model_needs_no_base(tmp_path):
