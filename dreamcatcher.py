@@ -35,6 +35,7 @@ class AnnotateConfig:
     rule: str = "gold"            # what makes a generation correct: median (paper), percentile (the release), threshold, gold
     known_share: float = 0.6      # gold: known from this share of correct generations on
     unknown_share: float = 0.2    # gold: unknown up to this share; between the two mixed
+    s_p_weight: float = 0.0       # gold: weight of s_p in that share, beside the generations: the probe evens out what k samples leave to chance
     upper: float = 70.0           # percentile: a question is right if its best generation lies above (the release: 70)
     lower: float = 30.0           # percentile: a question is wrong if its worst generation lies below (the release: 30)
     uncertain_k: int = 4          # uncertain generations a question; 0: only what the model refuses of itself (the release: 5)
@@ -127,17 +128,19 @@ def least_variance_threshold(values):
     return float((ordered[cut] + ordered[cut + 1]) / 2)
 
 
-def label(factuality, hits, config):
+def label(factuality, hits, config, s_p=None):
     """correct (questions, k) bool and states, a list of "known", "unknown", "mixed" or None (left out).
 
-    factuality (questions, k); hits (questions, k) bool: generations read as right. By `config.rule`:
+    factuality (questions, k); hits (questions, k) bool: generations read as right; s_p (questions,), for a weight of it. By `config.rule`:
     - median, threshold: correct above the cut; known where all k are, unknown where none is, otherwise mixed (paper);
     - percentile: known where the best generation is above `upper` and the worst not below `lower`, unknown the other
       way round, mixed where both, left out where neither (the authors' release); correct above the middle of the cuts;
-    - gold: correct is a hit; known and unknown by the share of hits, mixed between.
+    - gold: correct is a hit; known and unknown by the share of hits, or its weighted mean with s_p; mixed between.
     """
     if config.rule == "gold":
         share = hits.mean(1)
+        if config.s_p_weight:
+            share = (1 - config.s_p_weight) * share + config.s_p_weight * np.asarray(s_p)
         states = ["known" if s >= config.known_share else "unknown" if s <= config.unknown_share else "mixed" for s in share]
         return hits, states
     if config.rule == "percentile":

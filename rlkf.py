@@ -180,10 +180,11 @@ def stage_annotate(run):
         uncertain = [record["uncertain"] for record in made]
     else:
         uncertain = [[t for t in own if answers.read(t, q["answers"], q["question"]) == "refusal"] for q, own in zip(questions, texts)]
-    scores = dreamcatcher.score_generations(embedder, questions, generations, np.array([known[q["id"]]["p_known"] for q in questions]))
+    s_p = np.array([known[q["id"]]["p_known"] for q in questions])
+    scores = dreamcatcher.score_generations(embedder, questions, generations, s_p)
     factuality = dreamcatcher.factuality(scores, config.scores, config.normalise).numpy()
     hits = hits_of(questions, generations)
-    correct, states = dreamcatcher.label(factuality, hits, config)
+    correct, states = dreamcatcher.label(factuality, hits, config, s_p)
     vectors = embed.embed(embedder, [t for u in uncertain for t in u])
     records, dropped = rankings.preferences(questions, states, texts, factuality, uncertain, vectors, config)
     if config.shuffle_states:

@@ -178,7 +178,7 @@ def check(settings):
         if not flat[name] > 0:
             raise UserError(f"--{name}: expected more than 0, not {flat[name]}")
     for name in ("probe.valid", "probe.test", "reward.held_out", "ppo.guidance_share", "ppo.guidance_until", "ppo.gamma",
-                 "ppo.lam", "sampling.top_p", "qa.choice_share", *(f"{section}.warmup" for section in ("reward", "sft", "ppo", "dpo", "rejection"))):
+                 "ppo.lam", "sampling.top_p", "qa.choice_share", "annotate.s_p_weight", *(f"{section}.warmup" for section in ("reward", "sft", "ppo", "dpo", "rejection"))):
         if not 0 <= flat[name] <= 1:
             raise UserError(f"--{name}: expected a share between 0 and 1, not {flat[name]}")
     for name in [*(n for n in flat if n.startswith("world.") and isinstance(flat[n], int))]:
