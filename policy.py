@@ -27,6 +27,7 @@ def warm_up(run, tasks):
         return run.base_model
     if not os.path.isdir(folder):
         policy = load_model(run)
+        sft.freeze(policy, config.frozen)
         loop = sft.learn(policy, policy_optimizer(policy, config), tasks, config, run.settings.seed, {"step": 0})
         for _ in followed(run, "ppo", loop, "supervised warm-up", config.steps, event="warm-up"):
             pass
@@ -85,6 +86,7 @@ def by_rejection(run, policy, start, tasks, records):
 def by_sft(run, policy, start, tasks, records):
     """Imitation of the rankings' best responses (sft.learn) and no more."""
     s, config = run.settings, run.settings.sft
+    sft.freeze(policy, config.frozen)
     optimizer = policy_optimizer(policy, config)
     return {"policy": policy.model}, optimizer, config.steps, lambda progress: sft.learn(policy, optimizer, tasks, config, s.seed, progress)
 

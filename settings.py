@@ -178,7 +178,7 @@ def check(settings):
         if not flat[name] > 0:
             raise UserError(f"--{name}: expected more than 0, not {flat[name]}")
     for name in ("probe.valid", "probe.test", "reward.held_out", "ppo.guidance_share", "ppo.guidance_until", "ppo.gamma",
-                 "ppo.lam", "sampling.top_p", "qa.choice_share", "annotate.s_p_weight", *(f"{section}.warmup" for section in ("reward", "sft", "ppo", "dpo", "rejection"))):
+                 "ppo.lam", "sampling.top_p", "qa.choice_share", "annotate.s_p_weight", "sft.frozen", *(f"{section}.warmup" for section in ("reward", "sft", "ppo", "dpo", "rejection"))):
         if not 0 <= flat[name] <= 1:
             raise UserError(f"--{name}: expected a share between 0 and 1, not {flat[name]}")
     for name in [*(n for n in flat if n.startswith("world.") and isinstance(flat[n], int))]:
@@ -198,7 +198,7 @@ def check(settings):
             raise UserError(f"--{section}.lower: expected at most --{section}.upper ({flat[f'{section}.upper']}), not {flat[f'{section}.lower']}")
     if settings.seed >= 2**63:
         raise UserError(f"--seed: expected less than 2^63, not {settings.seed}")
-    for name in ("seed", "sampling.top_k", "ppo.value_coef", "ppo.value_clip", "ppo.missing_end", "rejection.missing_end", "sft.steps", "evaluate.samples_shown", "benchmarks.limit", "annotate.uncertain_k", "ppo.kl_coef", "ppo.kl_target", "ppo.stop_kl",
+    for name in ("seed", "sampling.top_k", "ppo.value_coef", "ppo.value_clip", "ppo.missing_end", "rejection.missing_end", "sft.steps", "sft.first_tokens", "evaluate.samples_shown", "benchmarks.limit", "annotate.uncertain_k", "ppo.kl_coef", "ppo.kl_target", "ppo.stop_kl",
                  "reward.beta", "reward.general", "qa.temperature", "endpoint.retries"):
         if flat[name] < 0:
             raise UserError(f"--{name}: expected at least 0, not {flat[name]}")

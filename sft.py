@@ -8,20 +8,37 @@ warm-up, the policy after it is what PPO starts from and what its KL refers to. 
 import math
 from dataclasses import dataclass
 
+import torch
+
 import optim
 from forward import collate, log_probs, response_logits
 from lm import batches_by_length
 from ppo import tasks_of_step
+from probe import decoder_layers
 
 
 @dataclass
 class SFTConfig:
     steps: int = 0                # steps of the warm-up, or of --algorithm sft; 0: none (paper: not given)
+    frozen: float = 0.0           # share of the layers, from below, that stay as they are, and the embeddings with them; 0: all are trained
+    first_tokens: int = 0         # so many tokens of a response count: whether to answer or to refuse falls there; 0: all
     lr: float = 1e-5              # peak learning rate
     warmup: float = 0.1           # share of the steps that it rises, before it falls linearly
     batch: int = 32               # rankings a step
     max_grad_norm: float = 1.0    # gradients are clipped to this norm
     micro_rows: int = 16          # sequences a forward pass
+
+
+def freeze(policy, share):
+    """Leave the embeddings and this share of the layers, from below, out of training; 0 leaves out nothing.
+
+    What the probe reads stands in the middle layers already: above them the policy need only learn to heed it, and what
+    is not trained cannot learn the training questions by heart.
+    """
+    layers = decoder_layers(policy.model)
+    embeddings = [module for module in policy.model.modules() if isinstance(module, torch.nn.Embedding)]
+    for module in (*embeddings, *layers[:round(share * len(layers))]) if share else ():
+        module.requires_grad_(False)
 
 
 def imitation_loss(policy, prompts, responses):
@@ -48,8 +65,9 @@ def imitate(policy, optimizer, tasks, max_grad_norm, micro_rows):
 def learn(policy, optimizer, tasks, config, seed, progress):
     """Train `policy` in place on tasks ("prompt" and "preferred" ids); yield the figures of each step.
 
-    `progress["step"]` is how many steps are done; it counts up in place.
+    `progress["step"]` is how many steps are done; it counts up in place. What `freeze` left out stays as it is.
     """
+    tasks = [{**t, "preferred": t["preferred"][:config.first_tokens or None]} for t in tasks]
     while progress["step"] < config.steps:
         step = progress["step"]
         optim.set_lr(optimizer, [config.lr], optim.linear_schedule(step, config.steps, config.warmup))

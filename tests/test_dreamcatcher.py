@@ -2,6 +2,7 @@
 import itertools
 import math
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -207,6 +208,17 @@ def test_the_gold_rule_goes_by_the_share_of_hits():
     assert states == ["unknown", "unknown", "mixed", "known", "known", "known"]
     _, states = dreamcatcher.label(np.zeros((6, 5)), hits, AnnotateConfig(rule="gold", known_share=1.0, unknown_share=0.0))
     assert states == ["unknown", "mixed", "mixed", "mixed", "mixed", "known"]
+
+
+def test_s_p_evens_out_the_share_of_hits_by_its_weight():
+    hits = np.array([[i < n for i in range(5)] for n in (0, 1, 2, 5, 5)])
+    config = AnnotateConfig(rule="gold", known_share=0.5, unknown_share=0.35, s_p_weight=0.25)
+    s_p = [0.9, 0.9, 0.9, 0.1, 0.0]  # weighted: 0.225, 0.375, 0.525, 0.775, 0.75
+    correct, states = dreamcatcher.label(np.zeros((5, 5)), hits, config, s_p)
+    assert states == ["unknown", "mixed", "known", "known", "known"] and np.array_equal(correct, hits), "what is correct stays a hit"
+    _, states = dreamcatcher.label(np.zeros((5, 5)), hits, replace(config, s_p_weight=1.0), s_p)
+    assert states == ["known", "known", "known", "unknown", "unknown"]
+    assert dreamcatcher.label(np.zeros((5, 5)), hits, replace(config, s_p_weight=0.0))[1] == ["unknown", "unknown", "mixed", "known", "known"]
 
 
 def test_one_generation_a_question_is_never_mixed():

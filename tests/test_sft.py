@@ -8,6 +8,7 @@ import lm
 import optim
 import sft
 import tiny
+from probe import decoder_layers
 
 TASKS = [{"prompt": [2, 4, 5, 6], "preferred": [7, 8, 1]}, {"prompt": [2, 4, 9], "preferred": [10, 1]},
          {"prompt": [2, 5, 6, 7, 8, 9], "preferred": [11, 12, 9, 1]}]
@@ -50,6 +51,29 @@ def test_the_policy_comes_to_say_what_it_imitates(policy):
     learn(policy, sft.SFTConfig(steps=60, lr=1e-2, batch=3))
     said = lm.generate(policy, [t["prompt"] for t in TASKS], lm.Sampling(max_new_tokens=6, temperature=0.0))
     assert [r[0] for r in said] == [t["preferred"] for t in TASKS]
+
+
+def test_what_is_frozen_stays_and_the_rest_learns(policy):
+    layers = decoder_layers(policy.model)
+    frozen = [policy.model.get_input_embeddings().weight, *(p for layer in layers[:1] for p in layer.parameters())]
+    free = [p for layer in layers[1:] for p in layer.parameters()]
+    before = [[p.detach().clone() for p in part] for part in (frozen, free)]
+    assert len(layers) == 2 and free
+    sft.freeze(policy, 0.5)
+    learn(policy, sft.SFTConfig(steps=3, lr=1e-2, batch=3))
+    assert all(torch.equal(p, was) for p, was in zip(frozen, before[0]))
+    assert not any(torch.equal(p, was) for p, was in zip(free, before[1]))
+
+
+def test_nothing_is_frozen_at_zero(policy):
+    sft.freeze(policy, 0.0)
+    assert all(p.requires_grad for p in policy.model.parameters())
+
+
+def test_the_first_tokens_alone_count_where_the_settings_say_so(policy):
+    figures = learn(lm.wrap(copy.deepcopy(policy.model), policy.tokenizer), sft.SFTConfig(steps=1, batch=3, first_tokens=2))
+    total = sum(sft.imitation_loss(policy, [t["prompt"]], [t["preferred"][:2]]).item() for t in TASKS)
+    assert figures[0]["loss"] == pytest.approx(total / 6, rel=1e-5) and all(len(t["preferred"]) <= 4 for t in TASKS)
 
 
 def test_without_steps_nothing_changes(policy):
