@@ -79,7 +79,7 @@ PRESETS = {
         "annotate.s_p_weight": 0.5, "annotate.known_share": 0.5, "annotate.unknown_share": 0.35,
         "reward.lr": 6e-5, "reward.epochs": 2, "reward.batch": 16, "reward.warmup": 0.05, "reward.micro_rows": 24,
         "dpo.lr": 1e-5, "dpo.steps": 40, "dpo.batch": 32, "dpo.micro_rows": 24, "rejection.lr": 1e-5, "rejection.samples": 4, "rejection.batch": 16,
-        "sft.steps": 140, "sft.lr": 1.5e-4, "sft.frozen": 0.5, "sft.first_tokens": 4, "ppo.lr": 5e-6, "ppo.value_lr": 1e-3, "ppo.steps": 40, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
+        "sft.steps": 100, "sft.lr": 1.5e-4, "sft.frozen": 0.5, "ppo.lr": 5e-6, "ppo.value_lr": 1e-3, "ppo.steps": 40, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
         "ppo.kl_coef": 0.3, "ppo.guidance_tokens": 4, "ppo.validate_every": 10, "ppo.save_every": 20,
     },
     # Qwen2.5-0.5B-Instruct on one GPU.
@@ -199,7 +199,7 @@ def check(settings):
             raise UserError(f"--{section}.lower: expected at most --{section}.upper ({flat[f'{section}.upper']}), not {flat[f'{section}.lower']}")
     if settings.seed >= 2**63:
         raise UserError(f"--seed: expected less than 2^63, not {settings.seed}")
-    for name in ("seed", "sampling.top_k", "ppo.value_coef", "ppo.value_clip", "ppo.missing_end", "rejection.missing_end", "sft.steps", "sft.first_tokens", "evaluate.samples_shown", "benchmarks.limit", "annotate.uncertain_k", "ppo.kl_coef", "ppo.kl_target", "ppo.stop_kl",
+    for name in ("seed", "sampling.top_k", "ppo.value_coef", "ppo.value_clip", "ppo.missing_end", "rejection.missing_end", "sft.steps", "evaluate.samples_shown", "benchmarks.limit", "annotate.uncertain_k", "ppo.kl_coef", "ppo.kl_target", "ppo.stop_kl",
                  "reward.beta", "reward.general", "qa.temperature", "endpoint.retries"):
         if flat[name] < 0:
             raise UserError(f"--{name}: expected at least 0, not {flat[name]}")

@@ -21,7 +21,6 @@ from probe import decoder_layers
 class SFTConfig:
     steps: int = 0                # steps of the warm-up, or of --algorithm sft; 0: none (paper: not given)
     frozen: float = 0.0           # share of the layers, from below, that stay as they are, and the embeddings with them; 0: all are trained
-    first_tokens: int = 0         # so many tokens of a response count: whether to answer or to refuse falls there; 0: all
     lr: float = 1e-5              # peak learning rate
     warmup: float = 0.1           # share of the steps that it rises, before it falls linearly
     batch: int = 32               # rankings a step
@@ -67,7 +66,6 @@ def learn(policy, optimizer, tasks, config, seed, progress):
 
     `progress["step"]` is how many steps are done; it counts up in place. What `freeze` left out stays as it is.
     """
-    tasks = [{**t, "preferred": t["preferred"][:config.first_tokens or None]} for t in tasks]
     while progress["step"] < config.steps:
         step = progress["step"]
         optim.set_lr(optimizer, [config.lr], optim.linear_schedule(step, config.steps, config.warmup))
