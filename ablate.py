@@ -30,7 +30,7 @@ def variants(settings):
     found["separate critic"] = {"ppo.critic": "reward", "ppo.value_lr": str(settings.ppo.lr)}
     found["P(known) not in the reward model" if settings.reward.p_known else "P(known) in the reward model"] = {
         "reward.p_known": str(not settings.reward.p_known)}
-    found["without s_p"] = {"annotate.scores": "s_s2g,s_o2a,s_s2a"}
+    found["without s_p"] = {"annotate.scores": "s_s2g,s_o2a,s_s2a", "annotate.s_p_weight": "0"}
     found["median labels"] = {"annotate.rule": "median"}
     found["median labels, without s_p"] = {"annotate.rule": "median", "annotate.scores": "s_s2g,s_o2a,s_s2a"}
     found["without uncertain generations"] = {"annotate.uncertain_k": "0"}

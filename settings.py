@@ -79,7 +79,7 @@ PRESETS = {
         "annotate.s_p_weight": 0.5, "annotate.known_share": 0.5, "annotate.unknown_share": 0.35,
         "reward.lr": 6e-5, "reward.epochs": 2, "reward.batch": 16, "reward.warmup": 0.05, "reward.micro_rows": 24,
         "dpo.lr": 1e-5, "dpo.steps": 40, "dpo.batch": 32, "dpo.micro_rows": 24, "rejection.lr": 1e-5, "rejection.samples": 4, "rejection.batch": 16,
-        "sft.steps": 100, "sft.lr": 1.5e-4, "sft.frozen": 0.5, "ppo.lr": 5e-6, "ppo.value_lr": 1e-3, "ppo.steps": 40, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
+        "sft.steps": 140, "sft.lr": 1.5e-4, "sft.frozen": 0.5, "sft.first_weight": 10.0, "ppo.lr": 5e-6, "ppo.value_lr": 1e-3, "ppo.steps": 40, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
         "ppo.kl_coef": 0.3, "ppo.guidance_tokens": 4, "ppo.validate_every": 10, "ppo.save_every": 20,
     },
     # Qwen2.5-0.5B-Instruct on one GPU.
@@ -174,7 +174,7 @@ def check(settings):
         if flat[name] < 1:
             raise UserError(f"--{name}: expected at least 1, not {flat[name]}")
     for name in ("sampling.temperature", "annotate.uncertain_temperature", "reward.lr", "sft.lr", "ppo.lr", "ppo.value_lr", "ppo.clip", "dpo.lr",
-                 "dpo.beta", "rejection.lr", *(f"{section}.max_grad_norm" for section in ("reward", "sft", "ppo", "dpo", "rejection")),
+                 "dpo.beta", "rejection.lr", "sft.first_weight", *(f"{section}.max_grad_norm" for section in ("reward", "sft", "ppo", "dpo", "rejection")),
                  "sampling.top_p", "endpoint.rate", "endpoint.timeout"):
         if not flat[name] > 0:
             raise UserError(f"--{name}: expected more than 0, not {flat[name]}")

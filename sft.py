@@ -16,11 +16,14 @@ from lm import batches_by_length
 from ppo import tasks_of_step
 from probe import decoder_layers
 
+FIRST = 4   # tokens of a response that first_weight is for
+
 
 @dataclass
 class SFTConfig:
     steps: int = 0                # steps of the warm-up, or of --algorithm sft; 0: none (paper: not given)
     frozen: float = 0.0           # share of the layers, from below, that stay as they are, and the embeddings with them; 0: all are trained
+    first_weight: float = 1.0     # weight of a response's FIRST tokens in the loss: whether to answer or to refuse falls there
     lr: float = 1e-5              # peak learning rate
     warmup: float = 0.1           # share of the steps that it rises, before it falls linearly
     batch: int = 32               # rankings a step
@@ -40,21 +43,23 @@ def freeze(policy, share):
         module.requires_grad_(False)
 
 
-def imitation_loss(policy, prompts, responses):
-    """Sum over the response tokens of -log pi."""
+def imitation_loss(policy, prompts, responses, first_weight=1.0):
+    """Sum over the response tokens of -log pi, the FIRST of each response weighted."""
     batch = collate(policy, prompts, responses)
     logits, _ = response_logits(policy, batch)
-    return -log_probs(logits, batch.response[batch.response_mask]).sum()
+    weight = torch.ones_like(batch.response, dtype=torch.float32)                       # (batch, response width)
+    weight[:, :FIRST] = first_weight
+    return -(weight[batch.response_mask] * log_probs(logits, batch.response[batch.response_mask])).sum()
 
 
-def imitate(policy, optimizer, tasks, max_grad_norm, micro_rows):
+def imitate(policy, optimizer, tasks, max_grad_norm, micro_rows, first_weight=1.0):
     """One step towards the "preferred" responses of tasks. Returns {"loss", "lr", "grad_norm", "skipped"}.
 
-    The loss is the mean over all response tokens, whatever the micro-batches.
+    The loss is the weighted mean over all response tokens, whatever the micro-batches.
     """
-    tokens, total = sum(len(t["preferred"]) for t in tasks), 0.0
+    tokens, total = sum(len(t["preferred"]) + (first_weight - 1) * min(FIRST, len(t["preferred"])) for t in tasks), 0.0
     for index in batches_by_length([len(t["prompt"]) + len(t["preferred"]) for t in tasks], micro_rows):
-        loss = imitation_loss(policy, [tasks[i]["prompt"] for i in index], [tasks[i]["preferred"] for i in index])
+        loss = imitation_loss(policy, [tasks[i]["prompt"] for i in index], [tasks[i]["preferred"] for i in index], first_weight)
         (loss / tokens).backward()
         total += float(loss.detach()) / tokens
     norm = optim.guarded_step(optimizer, list(policy.model.parameters()), max_grad_norm)
@@ -69,6 +74,7 @@ def learn(policy, optimizer, tasks, config, seed, progress):
     while progress["step"] < config.steps:
         step = progress["step"]
         optim.set_lr(optimizer, [config.lr], optim.linear_schedule(step, config.steps, config.warmup))
-        figures = imitate(policy, optimizer, tasks_of_step(tasks, config.batch, step, f"{seed} sft"), config.max_grad_norm, config.micro_rows)
+        figures = imitate(policy, optimizer, tasks_of_step(tasks, config.batch, step, f"{seed} sft"), config.max_grad_norm, config.micro_rows,
+                          config.first_weight)
         progress["step"] = step + 1
         yield {"step": step + 1, **figures}

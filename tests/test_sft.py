@@ -36,6 +36,21 @@ def test_loss_is_hugging_faces_loss_on_the_response_tokens(policy):
     assert loss.item() == pytest.approx(total, rel=1e-5)
 
 
+def test_the_first_tokens_weigh_as_much_as_the_settings_say(policy):
+    tasks = [{"prompt": [2, 4, 5], "preferred": [7, 8, 9, 10, 11, 12, 1]}, {"prompt": [2, 9], "preferred": [10, 1]}]
+    terms, weights = [], []
+    for task in tasks:  # token by token
+        for n, token in enumerate(task["preferred"]):
+            logits = policy.model(torch.tensor([task["prompt"] + task["preferred"][:n]])).logits[0, -1]
+            terms.append(-logits.log_softmax(-1)[token].item())
+            weights.append(3.0 if n < 4 else 1.0)
+    expected = sum(t * w for t, w in zip(terms, weights)) / sum(weights)
+    for rows in (1, 2):
+        other = lm.wrap(copy.deepcopy(policy.model), policy.tokenizer)
+        optimizer = optim.adamw([{"params": list(other.model.parameters()), "lr": 1e-3}])
+        assert sft.imitate(other, optimizer, tasks, 1.0, rows, 3.0)["loss"] == pytest.approx(expected, rel=1e-4)
+
+
 def test_micro_batches_add_up_to_the_whole_batch(policy):
     weights = []
     for rows in (1, 2, 16):
