@@ -212,6 +212,16 @@ def test_the_step_that_is_kept_is_the_best_on_the_validation_questions_and_no_ot
     assert found["valid"] == pytest.approx(chosen["balanced"]) and found["test"] != pytest.approx(chosen["balanced"])
 
 
+@pytest.mark.parametrize("state, lacking", [("known", "unknown"), ("unknown", "known")])
+def test_validation_questions_that_could_choose_no_step_are_a_users_mistake_before_training(state, lacking, finished, tmp_path, monkeypatch, capsys):
+    shutil.copytree(finished / "runs", tmp_path / "runs", copy_function=os.link)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rlkf.policy, "states_of", lambda run, questions, known: [state] * len(questions))
+    assert rlkf.main(["--stage", "ppo", *ARGUMENTS, "--ppo.lam", "0.9"]) == 2
+    error = capsys.readouterr().err
+    assert f"validation questions is {lacking}" in error and "Traceback" not in error and not os.path.exists("runs/lab/ppo.work")
+
+
 @pytest.mark.parametrize("algorithm, given", [
     ("dpo", ["--dpo.steps", "7", "--dpo.batch", "16"]), ("sft", ["--sft.steps", "7", "--sft.batch", "16"]),
     ("rejection", ["--rejection.rounds", "2", "--rejection.samples", "4", "--rejection.batch", "4"])])
