@@ -2,6 +2,8 @@
 
 The traps are set on purpose: the pad token is the end token, the GPT-2 has absolute positions and dropout, and the weights
 are large enough that a wrong position, mask or token changes every number.
+
+What the tests of PPO have in common stands at the end.
 """
 import hashlib
 import math
@@ -11,7 +13,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+import critic as critics
 import lm as language_model
+import ppo
 
 SPECIAL = ["<unk>", "<end>", "<user>", "<assistant>"]
 WORDS = ("i do not know sure sorry . who is where what the capital of paris rome oslo lima bonn red blue green one two three "
@@ -107,3 +111,46 @@ def cosine_by_hand(a, b):
     a, b = a.tolist(), b.tolist()
     dot = sum(x * y for x, y in zip(a, b))
     return dot / math.sqrt(sum(x * x for x in a)) / math.sqrt(sum(y * y for y in b))
+
+
+# ---------------------------------------------------------------------------------------------------- PPO
+
+PPO_SAMPLING = language_model.Sampling(max_new_tokens=7, temperature=0.7, rows=64)
+PPO_CONFIG = ppo.PPOConfig(steps=6, batch=6, lr=1e-2, value_lr=1e-2, micro_rows=4, guidance_share=0.6, guidance_until=1.0, guidance_tokens=3)
+
+
+def make_tasks(lm, n=9):
+    """Tasks whose prompts and preferred responses have many lengths."""
+    questions = ["who is paris", "what is the capital of rome", "where is oslo", "what", "who is the capital of lima and bonn", "red"]
+    preferred = ["i do not know .", "rome", "sorry i do not know", "the capital is rome .", "one two three four five six seven"]
+    return [{"id": f"q{i}", "prompt": language_model.render(lm, [{"role": "user", "content": questions[i % 6]}]), "answers": ["rome"],
+             "question": "", "preferred": ids(f"{preferred[i % 5]} <end>"),
+             "state": ("known", "unknown", "mixed")[i % 3], "p_known": i / n} for i in range(n)]
+
+
+def odd_score(tasks, responses):
+    """A reward that depends on every token of prompt and response."""
+    return torch.tensor([math.sin(sum((n + 1) * token for n, token in enumerate(t["prompt"] + r))) for t, r in zip(tasks, responses)])
+
+
+def head(policy, seed=0):
+    """A value head that is not zero."""
+    value_head = critics.new_value_head(policy)
+    with torch.no_grad():
+        value_head.weight.copy_(torch.randn(value_head.weight.shape, generator=torch.Generator().manual_seed(seed)) / 8)
+        value_head.bias.fill_(0.1)
+    return value_head
+
+
+def start(config=PPO_CONFIG, family="llama", tied=False):
+    """A policy with its value head and optimizer."""
+    policy = lm(family, 1, tied)
+    value_head = head(policy)
+    return policy, value_head, critics.new_optimizer(policy, value_head, config)
+
+
+def gae_by_definition(rewards, values, gamma, lam):
+    """Sum over l of (gamma lam)^l delta_(t+l), for each t, term by term in float64; the value after the end is 0."""
+    after = [*values[1:], 0.0]
+    delta = [r + gamma * v_next - v for r, v, v_next in zip(rewards, values, after)]
+    return [sum((gamma * lam) ** k * delta[t + k] for k in range(len(delta) - t)) for t in range(len(delta))]

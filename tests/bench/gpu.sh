@@ -25,7 +25,7 @@ within() {  # within SECONDS COMMAND ...: the limit is the GPU's
 }
 
 echo "== tests ($device)"
-within 150 "$python" -m pytest -q -x tests/test_lm.py tests/test_forward.py tests/test_ppo.py tests/test_reward.py tests/test_dpo.py tests/test_critic.py
+within 150 "$python" -m pytest -q -x tests/test_lm_*.py tests/test_forward.py tests/test_ppo_*.py tests/test_reward.py tests/test_dpo.py tests/test_critic.py
 echo "== lab, bfloat16 ($device)"
 within 200 "$python" rlkf.py --stage all --run "$run" --device "$device" --dtype bfloat16 ${small[@]+"${small[@]}"}
 echo "== sampling and PPO ($device)"
