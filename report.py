@@ -41,10 +41,10 @@ GLOSSARY = {  # what the tables show beside METRICS
 }
 
 
-def build(folder, logged, seconds, samples_shown, say):
+def build(folder, logged, records, samples_shown, say):
     """Write report.md and figures/ in a run's folder and return the report's text.
 
-    logged: {stage: lines of metrics.jsonl}; seconds: {stage: how long it took}.
+    logged: {stage: lines of metrics.jsonl}; records: {stage: its record in stages.json}.
     """
     path = lambda *parts: os.path.join(folder, *parts)
     config, honesty = read_json(path("config.json")), read_json(path("evaluate", "honesty.json"))
@@ -53,7 +53,7 @@ def build(folder, logged, seconds, samples_shown, say):
     measured = read_json(path("evaluate", "benchmarks.json")) if os.path.exists(path("evaluate", "benchmarks.json")) else {}
     parts = [
         f"# RLKF run: {escape(os.path.basename(folder))}",
-        *what_was_run(config, read_json(path("data", "summary.json")), read_json(path("policy", "chosen.json")), seconds),
+        *what_was_run(config, read_json(path("data", "summary.json")), read_json(path("policy", "chosen.json")), records),
         *in_short(sets["test"], honesty.get("skill")),
         *how_measured(settings, honesty["prompts"]),
         *(part for name, result in sets.items() for part in honesty_section(name, result)),
@@ -90,9 +90,10 @@ def definitions(meaning):
 
 # ---------------------------------------------------------------------------------------------------- what was run
 
-def what_was_run(config, data, chosen, seconds):
-    """Parts on model, questions, machine, settings and time."""
-    settings = config["settings"]
+def what_was_run(config, data, chosen, records):
+    """Parts on model, questions, machine, settings, time and memory."""
+    settings, seconds = config["settings"], {stage: record["seconds"] for stage, record in records.items()}
+    peaks = [record["peak_gb"] for record in records.values() if record.get("peak_gb")]
     used = [name for name in SECTIONS if (name != "world" or settings["model"] == "lab") and (name not in ("dpo", "rejection") or name == settings["algorithm"])
             and (name != "benchmarks" or settings["benchmarks.names"])]
     values = {name: ", ".join(f"{key.split('.', 1)[1]} {escape(' '.join(map(str, v)) if isinstance(v, list) else v)}"
@@ -110,7 +111,8 @@ def what_was_run(config, data, chosen, seconds):
             ["preset, seed", f"{config['preset']}, {settings['seed']}"],
             ["machine", f"{settings['device']}, {settings['dtype']}; Python {config.get('python', '-')}, "
                         + ", ".join(f"{name} {version}" for name, version in config["versions"].items())],
-            ["time", ", ".join(f"{stage} {time:.0f} s" for stage, time in seconds.items()) + f"; together {sum(seconds.values()) / 60:.1f} min"]]),
+            ["time", ", ".join(f"{stage} {time:.0f} s" for stage, time in seconds.items()) + f"; together {sum(seconds.values()) / 60:.1f} min"],
+            ["peak memory", f"{max(peaks):.1f} GB" if peaks else "-"]]),
         *definitions({name: what for name, what in values.items() if what}),
     ]
 

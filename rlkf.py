@@ -274,7 +274,7 @@ def stage_evaluate(run):
 def stage_report(run):
     """Tables and figures from what the stages left."""
     text = report.build(run.folder, {stage: run.logged(stage) for stage in ("base", "reward", "ppo")},
-                        {stage: record["seconds"] for stage, record in run.records.items()}, run.settings.evaluate.samples_shown, say)
+                        run.records, run.settings.evaluate.samples_shown, say)
     say(text)
 
 

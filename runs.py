@@ -24,6 +24,11 @@ from files import UserError, append_jsonl, read_json, read_lines, whole, without
 from lm import batches_by_length
 from settings import LAB, flatten
 
+try:
+    import resource
+except ImportError:  # Windows has none: peak memory is not recorded there
+    resource = None
+
 IDENTITY = ("model", "embedder", "questions", "seed")   # another value of these is another run
 DEPENDS = {  # the sections of settings, or single ones, that a stage reads itself, besides those of all stages before it
     "base": ("world",), "data": ("general", "qa"), "probe": ("probe", "sampling", "dtype"), "annotate": ("annotate",),
@@ -45,7 +50,7 @@ class Run:
         self.stages = STAGES if settings.model == LAB else STAGES[1:]  # a real model needs no base
 
     def read_records(self):
-        """stages.json: {stage: {"key", "seconds", "facts", "files"}} of the stages that are whole."""
+        """stages.json: {stage: {"key", "seconds", "peak_gb", "facts", "files"}} of the stages that are whole."""
         path = self.path("stages.json")
         records = read_json(path) if os.path.exists(path) else {}
         if not isinstance(records, dict) or not all(
@@ -126,8 +131,8 @@ class Run:
         records, key = self.read_records(), self.key(stage)
         if records.get(stage, {}).get("key") == key:
             records = {earlier: records[earlier] for earlier in self.stages[:self.stages.index(stage)] if earlier in records}
-        self.records = {**records, stage: {"key": key, "seconds": round(seconds, 1), "facts": self.facts(stage),
-                                                       "files": fingerprints(self.stage_path(stage))}}
+        self.records = {**records, stage: {"key": key, "seconds": round(seconds, 1), "peak_gb": peak_gb(self.settings.device),
+                                        "facts": self.facts(stage), "files": fingerprints(self.stage_path(stage))}}
         write_json(self.path("stages.json"), self.records)
         shutil.rmtree(self.path(f"{stage}.work"), ignore_errors=True)
 
@@ -208,6 +213,14 @@ def fingerprints(folder):
                 digest = hashlib.file_digest(f, "sha256").hexdigest()
         found[name] = [size, digest]
     return found
+
+
+def peak_gb(device):
+    """Most memory in GB (10^9 bytes) that this process has held so far: of `device` if that is a GPU, else of the machine; None where unknown."""
+    if torch.device(device).type == "cuda":
+        return round(torch.cuda.max_memory_reserved(device) / 1e9, 2)
+    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
+    return None if resource is None else round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9, 2)
 
 
 def say(text):

@@ -16,7 +16,7 @@ import tables
 from honesty import FIGURE_1, METRICS
 
 LOGGED = {"base": [], "reward": [], "ppo": [*hand_run.STEPS, *hand_run.LOOKS]}
-SECONDS = {"probe": 62.4, "ppo": 117.6}
+RECORDS = {"probe": {"seconds": 62.4, "peak_gb": 1.26}, "ppo": {"seconds": 117.6, "peak_gb": None}}
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def the_table(text, *head):
 
 def build(folder, shown=20, logged=LOGGED):
     said = []
-    return report.build(folder, logged, SECONDS, shown, said.append), said
+    return report.build(folder, logged, RECORDS, shown, said.append), said
 
 
 def test_the_report_says_what_was_run_on_what_and_how_long(folder):
@@ -59,6 +59,7 @@ def test_the_report_says_what_was_run_on_what_and_how_long(folder):
     run = dict(the_table(text, "what"))
     assert run["model"] == "lab" and "77 (70 en, 7 zh)" in run["questions"] and "after step 2" in run["algorithm"] and run["preset, seed"] == "lab, 0"
     assert "torch 9.8.7" in run["machine"] and "Python 3.9.9" in run["machine"] and run["time"] == "probe 62 s, ppo 118 s; together 3.0 min"
+    assert run["peak memory"] == "1.3 GB"
     assert "- **probe**: k 4, repeats 10, l2 1.0 10.0" in text and "- **ppo**: lr 0.25" in text and "**dpo**" not in text
 
 

@@ -104,6 +104,15 @@ def test_a_stage_is_done_when_whole_and_recorded(tmp_path):
     assert not make(tmp_path).is_done("data"), "recorded, but its output is gone"
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the kernel's own figure is read from /proc")
+def test_the_record_holds_the_peak_memory_of_the_process(tmp_path):
+    run = make(tmp_path)
+    finish(run, "data")
+    with open("/proc/self/status") as f:
+        kilobytes = next(int(line.split()[1]) for line in f if line.startswith("VmHWM"))
+    assert 0.9 * kilobytes * 1024 / 1e9 <= make(tmp_path).records["data"]["peak_gb"] < 1000
+
+
 def test_ppo_leaves_the_policy_and_the_report_a_file(tmp_path):
     run = make(tmp_path)
     finish(run, "ppo", "report")
