@@ -21,6 +21,7 @@ from metrics import bootstrap_interval
 BLOCK = 64          # questions between two writes of what is done
 MEASURES = {        # name: what it is
     "generation": "the greedy answer is right",
+    "refused": "the greedy answer is not right and says that it does not know",
     "acc": "the right option is the most probable one",
     "acc_norm": "the same, log-likelihoods divided by the options' bytes",
     "mc1": "the best answer is more probable than each wrong one",
@@ -124,7 +125,9 @@ def choice_scores(question, values):
 
 def scores(questions, asked, weighed):
     """{measure: one number a question} from the records of `ask` and of `weigh` ([] where there are no options)."""
-    found = {"generation": [float(is_right(q, a["text"])) for q, a in zip(questions, asked)]}
+    right = [is_right(q, a["text"]) for q, a in zip(questions, asked)]
+    found = {"generation": [float(r) for r in right],
+             "refused": [float(not r and answers.read(a["text"], []) == "refusal") for r, a in zip(right, asked)]}
     for question, record in zip(questions, weighed):
         for name, value in choice_scores(question, record["log_likelihoods"]).items():
             found.setdefault(name, []).append(value)

@@ -234,6 +234,13 @@ def test_a_question_too_long_for_the_model_is_answered_with_nothing(llama):
     assert texts == [{"id": "a", "text": language_model.decode(llama, alone[0][0])}, {"id": "b", "text": ""}]
 
 
+def test_a_refusal_is_told_from_a_wrong_answer():
+    question = {"kind": "letter", "options": ["Paris", "Rome", "Bern", "Oslo"], "target": "B"}
+    texts = ["B. Rome", "I'm not sure.", "The answer is C.", "I don't know, but the answer is B.", "我不知道。", "I don't know, but I think it is Oslo.", ""]
+    found = benchmarks.scores([question] * len(texts), [{"text": text} for text in texts], [])
+    assert found == {"generation": [1, 0, 0, 1, 0, 0, 0], "refused": [0, 1, 0, 0, 1, 0, 0]}
+
+
 # ---------------------------------------------------------------------------------------------------- in a run
 
 def settings_for(folder, names="winogrande,arc,gsm8k", limit="0", **more):
@@ -260,7 +267,7 @@ def measured(run, lm):
 def test_a_model_that_did_not_change_scores_the_same_before_and_after(run, llama):
     found = measured(run, llama)
     assert {name: sorted(result) for name, result in found["before"].items()} == {
-        "winogrande": ["acc", "generation"], "arc": ["acc", "acc_norm", "generation"], "gsm8k": ["generation"]}
+        "winogrande": ["acc", "generation", "refused"], "arc": ["acc", "acc_norm", "generation", "refused"], "gsm8k": ["generation", "refused"]}
     assert found["before"] == found["after"]
     assert all(figures["n"] == 3 and 0 <= figures["value"] <= 1 for result in found["before"].values() for figures in result.values())
 

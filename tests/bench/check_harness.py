@@ -91,6 +91,7 @@ def run_ours(lm, name, folder, rows):
     questions = benchmark_data.load(name, folder, 0, 0)
     found = benchmarks.evaluate(lm, name, questions, rows, in_blocks)
     seconds = time.perf_counter() - started
+    del found["refused"]
     if name != "gsm8k":
         del found["generation"]
     lists = ("mc1", "mc2") if name == "truthfulqa" else (None,)
