@@ -157,7 +157,7 @@ def test_benchmarks_are_measured_before_and_after_when_they_are_named(finished, 
     assert rlkf.main(["--stage", "all", *ARGUMENTS, "--benchmarks.names", "winogrande,gsm8k", "--benchmarks.dir", "files", "--benchmarks.limit", "3"]) == 0
     with open("runs/lab/evaluate/benchmarks.json") as f:
         found = json.load(f)
-    assert {name: sorted(result["after"]) for name, result in found.items()} == {"winogrande": ["acc", "generation"], "gsm8k": ["generation"]}
+    assert {name: sorted(result["after"]) for name, result in found.items()} == {"winogrande": ["acc", "generation", "refused"], "gsm8k": ["generation", "refused"]}
     assert all(figures["n"] == 3 for result in found.values() for when in result.values() for figures in when.values())
     text = read("runs/lab/report.md").decode()
     assert "## Benchmarks (Tables 3 and 4)" in text and "3 questions of each, drawn with seed 3" in text
