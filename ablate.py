@@ -86,13 +86,14 @@ def ablate(main_run, preset, build, functions):
 # ---------------------------------------------------------------------------------------------------- the table
 
 def summary(results):
-    """One row a variant: mean and 95% interval (t) over the seeds of each measure. results: {variant: {seed: result()}}."""
+    """One row a variant: mean and 95% interval (t, kept within 0 and 1) over the seeds of each measure. results: {variant: {seed: result()}}."""
     rows = []
     for name, by_seed in results.items():
         done = [r for r in by_seed.values() if "failed" not in r]
         row = {"variant": name, "seeds": len(done), "failed": "; ".join(sorted({r["failed"] for r in by_seed.values() if "failed" in r}))}
         for key in MEASURES if done else ():
-            row[key], row[f"{key} low"], row[f"{key} high"] = mean_interval([r[key] for r in done])
+            row[key], low, high = mean_interval([r[key] for r in done])
+            row[f"{key} low"], row[f"{key} high"] = max(0.0, low), min(1.0, high)
         if done:
             row["tokens"] = round(sum(r["tokens"] for r in done) / len(done))
             row["steps to goal"] = " ".join("-" if r["steps to goal"] is None else str(r["steps to goal"]) for r in done)

@@ -268,7 +268,7 @@ def draw_ablation(rows, curves):
         bar = lambda key: [[row[key] - row[f"{key} low"]], [row[f"{key} high"] - row[key]]]
         points.errorbar(row["over_refusal"], row["refusal_recall"], bar("refusal_recall"), bar("over_refusal"), marker=MARKERS[n // 7 % 12],
                         color=COLOURS[n % 7], linestyle="none", capsize=2, elinewidth=0.6, label=plain(row["variant"]))
-    points.set(xlabel="over-refusal: refused, of the known", ylabel="refused, of the unknown", xlim=(-0.05, 1.05), ylim=(-0.05, 1.05))
+    points.set(xlabel="over-refusal: refused, of the known", ylabel="refused, of the unknown")
     for n, (name, seeds) in enumerate(curves.items()):
         for i, curve in enumerate(seeds):
             label = plain(name) if i == 0 else None

@@ -100,6 +100,12 @@ def test_the_table_holds_means_intervals_tokens_steps_and_failures(tmp_path, sta
     assert (tmp_path / "ablation.png").stat().st_size > 10_000
 
 
+def test_an_interval_of_shares_stays_within_0_and_1():
+    seed = lambda share: {**dict.fromkeys(ablate.MEASURES, share), "tokens": 0, "steps to goal": None}
+    row, = ablate.summary({"full": {"0": seed(1.0), "1": seed(0.8)}})
+    assert (row["truthful"], row["truthful low"], row["truthful high"]) == (pytest.approx(0.9), 0.0, 1.0)
+
+
 def test_variants_are_settings_that_differ_from_the_full_method():
     for preset in ("lab", "smollm2"):
         base = settings.build(preset, {})
