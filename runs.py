@@ -55,6 +55,7 @@ class Run:
         records = read_json(path) if os.path.exists(path) else {}
         if not isinstance(records, dict) or not all(
                 isinstance(r, dict) and isinstance(r.get("key"), str) and isinstance(r.get("seconds"), (int, float))
+                and isinstance(r.get("peak_gb"), (int, float, type(None)))
                 and isinstance(r.get("facts"), dict) and isinstance(r.get("files"), dict) for r in records.values()):
             raise UserError(f"{path}: not what this program writes; delete {self.folder} to start again")
         return records
@@ -132,7 +133,7 @@ class Run:
         if records.get(stage, {}).get("key") == key:
             records = {earlier: records[earlier] for earlier in self.stages[:self.stages.index(stage)] if earlier in records}
         self.records = {**records, stage: {"key": key, "seconds": round(seconds, 1), "peak_gb": peak_gb(self.settings.device),
-                                        "facts": self.facts(stage), "files": fingerprints(self.stage_path(stage))}}
+                                         "facts": self.facts(stage), "files": fingerprints(self.stage_path(stage))}}
         write_json(self.path("stages.json"), self.records)
         shutil.rmtree(self.path(f"{stage}.work"), ignore_errors=True)
 

@@ -113,6 +113,15 @@ def test_the_record_holds_the_peak_memory_of_the_process(tmp_path):
     assert 0.9 * kilobytes * 1024 / 1e9 <= make(tmp_path).records["data"]["peak_gb"] < 1000
 
 
+def test_records_with_another_kind_of_peak_memory_are_refused(tmp_path):
+    finish(make(tmp_path), "data")
+    records = files.read_json(str(tmp_path / "stages.json"))
+    records["data"]["peak_gb"] = "much"
+    files.write_json(str(tmp_path / "stages.json"), records)
+    with pytest.raises(UserError, match="stages.json: not what this program writes"):
+        make(tmp_path)
+
+
 def test_ppo_leaves_the_policy_and_the_report_a_file(tmp_path):
     run = make(tmp_path)
     finish(run, "ppo", "report")
