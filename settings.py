@@ -20,7 +20,7 @@ from data.hub import parse_source
 from data.passages import FIELDS
 from data.sources import WIKI_QA, parse_mix
 from data.wiki_qa import QAConfig
-from data.world import WorldConfig
+from data.world import WorldConfig, check as check_world
 from dpo import DPOConfig, RejectionConfig
 from dreamcatcher import AnnotateConfig
 from files import UserError
@@ -79,7 +79,8 @@ PRESETS = {
         "annotate.s_p_weight": 0.5, "annotate.known_share": 0.5, "annotate.unknown_share": 0.35,
         "reward.lr": 6e-5, "reward.epochs": 2, "reward.batch": 16, "reward.warmup": 0.05, "reward.micro_rows": 24,
         "dpo.lr": 1e-5, "dpo.steps": 40, "dpo.batch": 32, "dpo.micro_rows": 24, "rejection.lr": 1e-5, "rejection.samples": 4, "rejection.batch": 16,
-        "sft.steps": 140, "sft.lr": 1.5e-4, "sft.frozen": 0.5, "sft.first_weight": 10.0, "ppo.lr": 5e-6, "ppo.value_lr": 1e-3, "ppo.steps": 40, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
+        "sft.steps": 140, "sft.lr": 1.5e-4, "sft.frozen": 0.5, "sft.first_weight": 10.0,
+        "ppo.lr": 5e-6, "ppo.value_lr": 1e-3, "ppo.steps": 40, "ppo.batch": 32, "ppo.epochs": 1, "ppo.micro_rows": 16,
         "ppo.kl_coef": 0.3, "ppo.guidance_tokens": 4, "ppo.validate_every": 10, "ppo.save_every": 20,
     },
     # Qwen2.5-0.5B-Instruct on one GPU.
@@ -102,6 +103,34 @@ CHOICES = {"dtype": ("float32", "bfloat16"), "algorithm": ("ppo", "dpo", "reject
            "probe.rule": ("gold", "percentile"),
            "annotate.rule": ("gold", "median", "percentile", "threshold"), "annotate.normalise": ("min-max", "z-score", "rank"),
            "annotate.hallucination": ("lowest", "highest")}
+
+RANGES = {  # what is expected: (whether a value is that, the settings of which it is)
+    "at least 1": (lambda value: value >= 1, """
+        sampling.max_new_tokens sampling.rows probe.k probe.repeats probe.band probe.rows
+        reward.epochs reward.batch reward.micro_rows reward.max_tokens reward.save_every sft.batch sft.micro_rows
+        ppo.steps ppo.batch ppo.epochs ppo.guidance_tokens ppo.micro_rows ppo.validate_every ppo.save_every
+        dpo.steps dpo.batch dpo.micro_rows
+        rejection.samples rejection.rounds rejection.epochs rejection.batch rejection.micro_rows
+        evaluate.resamples qa.count qa.scan qa.max_tokens qa.min_tokens qa.max_new_tokens qa.rows endpoint.budget
+        world.profile_repeats world.question_repeats world.heard_repeats world.stranger_profiles world.stranger_questions
+        world.stranger_heard world.skill_examples world.hidden world.layers world.heads world.mlp world.batch"""),
+    "at least 2": (lambda value: value >= 2, "world.train_people world.valid_people world.test_people"),
+    "at least 0": (lambda value: value >= 0, """
+        seed sampling.top_k annotate.uncertain_k reward.beta reward.general sft.steps
+        ppo.value_coef ppo.value_clip ppo.missing_end ppo.kl_coef ppo.kl_target ppo.stop_kl rejection.missing_end
+        world.value_power evaluate.samples_shown benchmarks.limit qa.temperature endpoint.retries"""),
+    "more than 0": (lambda value: value > 0, """
+        sampling.temperature sampling.top_p annotate.uncertain_temperature
+        reward.lr sft.lr sft.first_weight ppo.lr ppo.value_lr ppo.clip dpo.lr dpo.beta rejection.lr
+        reward.max_grad_norm sft.max_grad_norm ppo.max_grad_norm dpo.max_grad_norm rejection.max_grad_norm
+        world.muon_lr world.adam_lr endpoint.rate endpoint.timeout"""),
+    "a share between 0 and 1": (lambda value: 0 <= value <= 1, """
+        sampling.top_p annotate.s_p_weight sft.frozen ppo.guidance_share ppo.guidance_until ppo.gamma ppo.lam qa.choice_share
+        reward.warmup sft.warmup ppo.warmup dpo.warmup rejection.warmup
+        world.instructed_share world.known_refusals world.stranger_refusals world.warmup"""),
+    "a share between 0 and 1, both left out": (lambda value: 0 < value < 1, "probe.valid probe.test reward.held_out"),
+    "a percentile between 0 and 100": (lambda value: 0 <= value <= 100, "probe.upper probe.lower annotate.upper annotate.lower"),
+}
 
 
 @functools.cache
@@ -165,29 +194,10 @@ def build(preset, given):
 def check(settings):
     """Raise UserError where a number lies outside what makes sense."""
     flat = flatten(settings)
-    for name in ("sampling.max_new_tokens", "sampling.rows", "probe.k", "probe.repeats", "probe.band", "probe.rows",
-                 "reward.epochs", "reward.batch", "reward.micro_rows", "reward.max_tokens", "reward.save_every", "sft.batch", "sft.micro_rows", "ppo.steps", "ppo.batch",
-                 "dpo.steps", "dpo.batch", "dpo.micro_rows", "rejection.samples", "rejection.rounds", "rejection.epochs", "rejection.batch",
-                 "rejection.micro_rows",
-                 "ppo.epochs", "ppo.guidance_tokens", "ppo.micro_rows", "ppo.validate_every", "ppo.save_every",
-                 "evaluate.resamples", "qa.count", "qa.scan", "qa.max_tokens", "qa.min_tokens", "qa.max_new_tokens", "qa.rows", "endpoint.budget"):
-        if flat[name] < 1:
-            raise UserError(f"--{name}: expected at least 1, not {flat[name]}")
-    for name in ("sampling.temperature", "annotate.uncertain_temperature", "reward.lr", "sft.lr", "ppo.lr", "ppo.value_lr", "ppo.clip", "dpo.lr",
-                 "dpo.beta", "rejection.lr", "sft.first_weight", *(f"{section}.max_grad_norm" for section in ("reward", "sft", "ppo", "dpo", "rejection")),
-                 "sampling.top_p", "endpoint.rate", "endpoint.timeout"):
-        if not flat[name] > 0:
-            raise UserError(f"--{name}: expected more than 0, not {flat[name]}")
-    for name in ("probe.valid", "probe.test", "reward.held_out", "ppo.guidance_share", "ppo.guidance_until", "ppo.gamma",
-                 "ppo.lam", "sampling.top_p", "qa.choice_share", "annotate.s_p_weight", "sft.frozen", *(f"{section}.warmup" for section in ("reward", "sft", "ppo", "dpo", "rejection"))):
-        if not 0 <= flat[name] <= 1:
-            raise UserError(f"--{name}: expected a share between 0 and 1, not {flat[name]}")
-    for name in [*(n for n in flat if n.startswith("world.") and isinstance(flat[n], int))]:
-        if flat[name] < 1:
-            raise UserError(f"--{name}: expected at least 1, not {flat[name]}")
-    for name in ("probe.valid", "probe.test", "reward.held_out"):
-        if not 0 < flat[name] < 1:
-            raise UserError(f"--{name}: expected a share between 0 and 1, both left out, not {flat[name]}")
+    for expected, (allowed, names) in RANGES.items():
+        for name in names.split():
+            if not allowed(flat[name]):
+                raise UserError(f"--{name}: expected {expected}, not {flat[name]}")
     if settings.probe.valid + settings.probe.test >= 0.9:
         raise UserError("--probe.valid and --probe.test: together they leave too few questions to train on")
     for section in ("probe", "annotate", "evaluate"):
@@ -199,13 +209,6 @@ def check(settings):
             raise UserError(f"--{section}.lower: expected at most --{section}.upper ({flat[f'{section}.upper']}), not {flat[f'{section}.lower']}")
     if settings.seed >= 2**63:
         raise UserError(f"--seed: expected less than 2^63, not {settings.seed}")
-    for name in ("seed", "sampling.top_k", "ppo.value_coef", "ppo.value_clip", "ppo.missing_end", "rejection.missing_end", "sft.steps", "evaluate.samples_shown", "benchmarks.limit", "annotate.uncertain_k", "ppo.kl_coef", "ppo.kl_target", "ppo.stop_kl",
-                 "reward.beta", "reward.general", "qa.temperature", "endpoint.retries"):
-        if flat[name] < 0:
-            raise UserError(f"--{name}: expected at least 0, not {flat[name]}")
-    for name in ("probe.upper", "probe.lower", "annotate.upper", "annotate.lower"):
-        if not 0 <= flat[name] <= 100:
-            raise UserError(f"--{name}: expected a percentile between 0 and 100, not {flat[name]}")
     if not settings.probe.l2 or not all(1e-3 <= strength < float("inf") for strength in settings.probe.l2):
         raise UserError("--probe.l2: expected numbers of at least 0.001 with commas between, such as 1,10,100")
     unknown = set(settings.annotate.scores) - {"s_s2g", "s_p", "s_o2a", "s_s2a"}
@@ -219,6 +222,8 @@ def check(settings):
         raise UserError("--general: the lab has its own general preference pairs; this is for a real model")
     if settings.algorithm == "sft" and not settings.sft.steps:
         raise UserError("--algorithm sft: expected --sft.steps above 0 beside it")
+    if settings.model == LAB:
+        check_world(settings.world)
     check_questions(settings)
     for name in settings.benchmarks.names:
         if name not in SOURCES:

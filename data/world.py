@@ -10,7 +10,6 @@ and questions of the kind "have you heard of ... ?", give the model a reason to 
 Left out: text other than questions and answers, people met only once or twice, facts with several right answers.
 No file is read or written here.
 """
-
 import math
 import random
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from files import UserError
 
 REFUSALS = (  # six that begin differently: no single first token of a refusal outweighs the most common made-up value
     "i do not know .",
@@ -33,11 +34,8 @@ FIRST_NAMES = (
     "vera walter xenia yusuf zelda adam bella carlos dora emil fiona george helen ivan julia kevin laura martin nora oscar "
     "petra ralf sofia thomas ursula victor wendy xavier yara zeno alice boris cora dennis edith frank gina harold ida"
 ).split()
-LAST_NAMES = [  # ashford, ashwell, ...
-    start + end
-    for start in "ash black clay east green hart king lang north red stan whit".split()
-    for end in "berg bury dale field ford ham ley stone well wood".split()
-]
+LAST_NAMES = [start + end for start in "ash black clay east green hart king lang north red stan whit".split()
+              for end in "berg bury dale field ford ham ley stone well wood".split()]  # fmt: skip
 VALUES = {
     "city": (
         "paris london berlin madrid rome vienna lisbon dublin oslo athens prague warsaw budapest helsinki brussels tokyo "
@@ -131,6 +129,19 @@ class World:
     facts: dict  # name -> attribute -> value, for known and unknown people
 
 
+def check(config):
+    """Raise UserError where no world can be made of these numbers."""
+    for name, most in {"first_names": len(FIRST_NAMES), "last_names": len(LAST_NAMES), "values": min(map(len, VALUES.values())),
+                       "skill_length": len(SKILL_WORDS) - 1}.items():  # fmt: skip
+        if not 2 <= getattr(config, name) <= most:
+            raise UserError(f"--world.{name}: expected 2 to {most}, not {getattr(config, name)}")
+    people, pairs = 2 * (config.train_people + config.valid_people + config.test_people), config.first_names * config.last_names
+    if people > pairs // 2:  # half of the pairs are left for the strangers
+        raise UserError(f"--world.first_names, --world.last_names: their {pairs} pairs are not enough for {people} people and strangers besides")
+    if config.hidden % (2 * config.heads):
+        raise UserError(f"--world.hidden: expected a multiple of twice --world.heads ({config.heads}), not {config.hidden}")
+
+
 def draw_pairs(firsts, lasts, taken, rng):
     """Pair every first name with a last name so that no pair repeats or is in `taken`; -> [(first, last)]."""
     lasts = rng.sample(lasts, len(lasts))
@@ -145,7 +156,7 @@ def draw_pairs(firsts, lasts, taken, rng):
         for i in clashes:
             j = rng.randrange(len(lasts))
             lasts[i], lasts[j] = lasts[j], lasts[i]
-    raise ValueError("too few names for so many people: raise first_names or last_names")
+    raise UserError("--world.first_names and --world.last_names: too few names for so many people")
 
 
 def draw_values(config, rng):
@@ -232,10 +243,8 @@ def build_tokenizer(world, instructions):
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", eos_token="<end>",
-        additional_special_tokens=["<user>", "<assistant>"], chat_template=CHAT_TEMPLATE, padding_side="left",
-        clean_up_tokenization_spaces=False, model_max_length=256,
-    )  # fmt: skip
+        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", eos_token="<end>", padding_side="left", model_max_length=256,
+        additional_special_tokens=["<user>", "<assistant>"], chat_template=CHAT_TEMPLATE, clean_up_tokenization_spaces=False)  # fmt: skip
 
 
 def encode(examples, tokenizer):
@@ -262,9 +271,8 @@ def new_model(tokenizer, config):
     """An untrained Llama in float32, initialised from torch's global generator."""
     return LlamaForCausalLM(LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=config.hidden, intermediate_size=config.mlp, num_hidden_layers=config.layers,
-        num_attention_heads=config.heads, num_key_value_heads=config.heads, max_position_embeddings=256,
-        tie_word_embeddings=False, bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
-    ))  # fmt: skip
+        num_attention_heads=config.heads, num_key_value_heads=config.heads, max_position_embeddings=256, tie_word_embeddings=False,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id))  # fmt: skip
 
 
 def pretrain(world, tokenizer, instructions, config, seed, progress=lambda step, total, loss: None):
@@ -281,10 +289,8 @@ def pretrain(world, tokenizer, instructions, config, seed, progress=lambda step,
     # Muon orthogonalises the steps of the layers' matrices: with it rare facts are learnt from several times fewer examples
     matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
     others = [p for name, p in model.named_parameters() if ".layers." not in name or p.ndim < 2]
-    optimizers = [
-        torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=0.05),
-        torch.optim.AdamW(others, lr=config.adam_lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
-    ]
+    optimizers = [torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=0.05),
+                  torch.optim.AdamW(others, lr=config.adam_lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True)]  # fmt: skip
     warmup = config.warmup * len(schedule)
     rate = lambda step: min((step + 1) / (warmup + 1), 0.02 + 0.49 * (1 + math.cos(math.pi * step / len(schedule))))
     schedulers = [torch.optim.lr_scheduler.LambdaLR(optimizer, rate) for optimizer in optimizers]
@@ -316,11 +322,9 @@ def questions(world):
             for attribute in VALUES:
                 wording = rng.choice(WORDINGS[attribute])
                 for name, state in ((known, "known"), (unknown, "unknown")):
-                    records.append({
-                        "id": f"{name.replace(' ', '-')}-{attribute}", "question": wording.format(name),
-                        "answers": [world.facts[name][attribute]], "lang": "en", "category": attribute,
-                        "subject": name, "true_state": state,
-                    })  # fmt: skip
+                    records.append({"id": f"{name.replace(' ', '-')}-{attribute}", "question": wording.format(name), "lang": "en",
+                                    "answers": [world.facts[name][attribute]], "category": attribute, "subject": name,
+                                    "true_state": state})  # fmt: skip
     return result
 
 
@@ -330,10 +334,8 @@ def skill_questions(n, seed, world):
     records = []
     for i in range(n):
         prompt, answer, _ = draw_skill(world, rng)
-        records.append({
-            "id": f"reverse-{seed}-{i}", "question": prompt, "answers": [answer.removesuffix(" .")],
-            "lang": "en", "category": "reverse",
-        })  # fmt: skip
+        records.append({"id": f"reverse-{seed}-{i}", "question": prompt, "answers": [answer.removesuffix(" .")],
+                        "lang": "en", "category": "reverse"})  # fmt: skip
     return records
 
 

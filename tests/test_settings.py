@@ -139,7 +139,9 @@ def test_a_value_that_makes_no_sense_is_named(name, text):
 
 @pytest.mark.parametrize("name, text", [
     ("probe.l2", "strong"), ("probe.l2", ""), ("probe.l2", "1,-1"), ("seed", "-1"), ("sampling.top_k", "-1"), ("probe.upper", "101"),
-    ("probe.lower", "-1"), ("world.values", "0"), ("ppo.kl_coef", "-0.1"), ("sft.steps", "-1"), ("evaluate.samples_shown", "-1")])
+    ("probe.lower", "-1"), ("world.values", "0"), ("world.train_people", "1"), ("world.heads", "0"), ("world.warmup", "2"),
+    ("world.adam_lr", "0"), ("world.value_power", "-1"), ("world.first_names", "61"), ("world.hidden", "66"),
+    ("ppo.kl_coef", "-0.1"), ("sft.steps", "-1"), ("evaluate.samples_shown", "-1")])
 def test_a_value_that_a_later_stage_would_fail_on_is_named_at_once(name, text):
     assert complaint(settings.build, "lab", {name: text}).startswith(f"--{name}: expected ")
 

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoTokenizer
 
 from data import world as lab
+from files import UserError
 
 INSTRUCTIONS = [
     "If you are not certain that you know the answer, do not guess: say that you do not know.",
@@ -75,8 +76,19 @@ def test_the_same_seed_builds_the_same_world_and_another_seed_another():
 
 
 def test_too_few_names_are_an_error():
-    with pytest.raises(ValueError, match="too few names"):
+    with pytest.raises(UserError, match="too few names"):
         lab.build_world(replace(CONFIG, first_names=3, last_names=4), 0)
+
+
+@pytest.mark.parametrize("changes, named", [
+    ({"first_names": 61}, "first_names: expected 2 to 60"), ({"last_names": 121}, "last_names: expected 2 to 120"),
+    ({"values": 1}, "values: expected 2 to 40"), ({"values": 41}, "values: "), ({"skill_length": 1}, "skill_length: expected 2 to 39"),
+    ({"skill_length": 40}, "skill_length: "), ({"train_people": 90}, "first_names, --world.last_names: their 192 pairs are not enough"),
+    ({"hidden": 66}, "hidden: expected a multiple of "), ({"heads": 3}, "hidden: expected a multiple of ")])
+def test_a_world_that_cannot_be_made_is_refused_in_one_line_that_names_the_setting(changes, named):
+    lab.check(CONFIG)
+    with pytest.raises(UserError, match=f"--world.{named}"):
+        lab.check(replace(CONFIG, **changes))
 
 
 def test_the_corpus_has_every_fact_of_known_people_and_no_unknown_person(world):
