@@ -103,7 +103,7 @@ def markdown(rows, differ):
                           half(REWARD, REWARD)])
     meaning = {**{METRICS[key][0]: METRICS[key][1] for key in MEASURES},
                REWARD: "balanced accuracy of the reward model: mean of those on held-out pairs of known and of unknown questions",
-               "known, unknown": "what the model before RLKF knows of a question, by its samples (each run's report.md says how); *base*: that model, plain prompt",
+               "known, unknown": "what the model before RLKF knows of a question, as each run's report.md says; *base*: that model, plain prompt",
                "mean, ±": "of the runs above it, which differ in the seed alone; half the width of its 95% interval, by Student's t over the seeds"}
     return ["Test questions, greedy, plain prompt; before → after RLKF, in per cent but for nTHS"
             + "".join(f"; {key} {escape(rows[0][key])}" for key in same) + ".",

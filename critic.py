@@ -1,9 +1,9 @@
 """What PPO takes for the value of a state: a linear head on the policy's own trunk, or a model of its own.
 
 The head costs nothing beside the policy's forward pass and is the default. The separate critic starts from the reward
-model, as in Ouyang et al.: its values are rewards from the first step on, and its gradient leaves the policy alone; it
-costs a second model with its moments. Where the reward model reads P(known), the critic takes the output that does not.
-Left out: a critic that shares a part of the trunk.
+model, as in Ouyang et al.: its values are rewards from the first step on, and its gradient touches the policy only in that
+both are clipped to one norm; it costs a second model with its moments. Where the reward model reads P(known), the critic
+takes the output that does not. Left out: a critic that shares a part of the trunk.
 """
 import torch
 

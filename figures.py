@@ -4,6 +4,7 @@ Colours are those of Okabe and Ito, told apart by the colour-blind; what must be
 Each draw_* function takes plain records and returns a matplotlib Figure. Left out: anything interactive.
 """
 import importlib.util
+import math
 import os
 
 from files import whole
@@ -81,8 +82,9 @@ def draw_all(folder, probes, logged, sets, settings):
     if any(row["layer"] for row in probes):
         keep("probe_accuracy.png", "Figures 2 and 4: the probes' test accuracy by layer, mean and range of the repeats", draw_probes(probes))
     keep("four_states.png", "Figure 1: the four states of the test questions, before and after", draw_states(test))
-    keep("hits.png", f"test questions by how many of their {settings['probe.k']} sampled answers are right before RLKF, and the thresholds of known and unknown",
-         draw_hits(test["hits"], settings["evaluate.known_share"], settings["evaluate.unknown_share"]))
+    shares = None if settings["model"] == "lab" else (settings["evaluate.known_share"], settings["evaluate.unknown_share"])
+    keep("hits.png", f"test questions by how many of their {settings['probe.k']} sampled answers are right before RLKF"
+         + (", and the thresholds of known and unknown" if shares else "; which of them are known is given in the lab"), draw_hits(test["hits"], shares))
     for n, (name, result) in enumerate(sets.items(), 1):
         end, of = ("", "") if n == 1 else (f"_{n}", f" ({name})")
         keep(f"refusals{end}.png", f"refusals on unknown against over-refusal{of}; up and to the left is better", draw_refusals(result))
@@ -133,18 +135,23 @@ def draw_states(result):
     return figure
 
 
-def draw_hits(hits, known_share, unknown_share):
-    """Questions by the number of right samples, coloured by the side of the thresholds on which it lies."""
+def draw_hits(hits, shares):
+    """Questions by the number of right samples, coloured by the side of the thresholds on which it lies.
+
+    shares: (known_share, unknown_share), or None where the states do not come from the samples.
+    """
     k = len(hits) - 1
+    known_share, unknown_share = shares or (math.inf, -math.inf)
     side = ["known" if n / k >= known_share else "unknown" if n / k <= unknown_share else "mixed" for n in range(k + 1)]
+    labels = {"unknown": f"unknown: at most {unknown_share:.0%} right", "mixed": "mixed", "known": f"known: at least {known_share:.0%} right"} if shares else {
+        "mixed": "questions"}
     figure, (axis,) = panels(1, (7, 3.6))
     for name, colour, hatch in (("unknown", VERMILION, ""), ("mixed", GREY, "//"), ("known", BLUE, "")):
         where = [n for n in range(k + 1) if side[n] == name]
         if where:
-            bars = axis.bar(where, [hits[n] for n in where], color=colour, hatch=hatch, edgecolor="white", width=0.9, label={
-                "unknown": f"unknown: at most {unknown_share:.0%} right", "mixed": "mixed", "known": f"known: at least {known_share:.0%} right"}[name])
+            bars = axis.bar(where, [hits[n] for n in where], color=colour, hatch=hatch, edgecolor="white", width=0.9, label=labels[name])
             axis.bar_label(bars, fontsize=8)
-    for edge in (side.index("known") - 0.5, sum(s == "unknown" for s in side) - 0.5):
+    for edge in (side.index("known") - 0.5, sum(s == "unknown" for s in side) - 0.5) if shares else ():
         axis.axvline(edge, color=BLACK, linestyle="--", linewidth=1)
     axis.set(xlabel=f"right of {k} sampled answers, before RLKF", ylabel="questions", xticks=range(k + 1) if k <= 20 else range(0, k + 1, k // 10))
     legend_below(figure, axis)

@@ -37,9 +37,8 @@ def collate(lm, prompts, responses):
     Where all prompts begin alike, that is read as one row. Where prompts come up twice on the mean (rankings), each is
     read once, but for its last token, whose state predicts the first one of every response.
 
-    Prompts [1 2 3 4], [1 2 3 4] and [1 2 5 6] of which nothing is read once make the rows [1 2 3 4 r ...], ...; with the common
-    [1 2] read once (length 2) each row keeps [3 4 r ...] for itself; prompts that come up twice keep only [4 r ...], and one
-    row reads [3] for both. Until then every row has columns for all it is going to see: attention spans them.
+    Prompts [1 2 3 4] and [1 2 5 6], each with one response r: [1 2] is read once, and the rows keep [3 4 r ...] and [5 6 r ...].
+    With two responses each: [1 2] is read once, then [3] and [5] once each, and the four rows keep [4 r ...] or [6 r ...]. Until then every row has columns for all it is going to see: attention spans them.
     """
     reach = reaches(lm, max(map(len, prompts)) + max(map(len, responses)))
     length = min(common_length(prompts), min(map(len, prompts)) - 1) if reach and len(prompts) > 1 else 0

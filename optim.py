@@ -1,8 +1,8 @@
-"""What every training loop here shares: AdamW as in A.4, learning-rate schedules, a guarded step, whole checkpoints.
+"""What the training loops of RLKF share: AdamW as in A.4, learning-rate schedules, a guarded step, whole checkpoints.
 
 A checkpoint holds weights and AdamW moments as safetensors and the rest as JSON, and is renamed into place when whole.
 Random numbers need no saving: every draw has a generator made from the run's seed and the step. Left out: several
-devices, other optimisers.
+devices, other optimisers (the lab's pretraining has its own, in data/world.py).
 """
 import math
 import os

@@ -113,7 +113,7 @@ def alignment_tax(benchmarks):
 
 
 def table_7(states):
-    """Questions by knowledge state; states: {state: n} of annotate/summary.json."""
+    """The questions that the reward model learns rankings of, by knowledge state; states: {state: n}."""
     total = sum(states.values())
     return table(["model", "questions", *STATES], [
         *([model, n, *(f"{figure:.0%}" for figure in figures)] for model, (n, *figures) in TABLE_7.items()),

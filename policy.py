@@ -152,4 +152,4 @@ def train(run):
         shutil.copytree(best_folder(progress["best"]["step"]), folder, dirs_exist_ok=True)
         write_json(os.path.join(folder, "chosen.json"), progress["best"])
     say(f"  {s.algorithm}: kept step {progress['best']['step']}: {progress['best']['balanced']:.3f} on the validation questions "
-        f"(before: {progress['first']:.3f}); {progress['tokens']} tokens generated")
+        f"(before the first step: {progress['first']:.3f}); {progress['tokens']} tokens generated")

@@ -3,7 +3,8 @@
 One step: take prompts; let the policy answer them, some of them *guided*, that is, with the first few tokens of the
 preferred response already written; score prompt + guidance + continuation with the reward model; turn scores and KL
 into token rewards, these into advantages (GAE); improve the policy by the clipped loss, a few passes over the batch.
-Values come from critic.py. Guidance tokens are context: loss, KL, advantages and whitening see the continuation only.
+Values come from critic.py. Guidance tokens are context: loss, KL, advantages and whitening see the continuation only. So a
+guided answer teaches how to go on, not whether to refuse: that falls in the first token, which guidance has written already.
 
 Two models are easily confused. The *old policy* is this policy before the step's first update; its log-probabilities are
 recomputed with the training forward, so the first ratio is exactly 1. The *reference* is the policy before PPO; KL to it

@@ -8,8 +8,9 @@ single linear layer predicts Known / Unknown; logistic.py fits them all at once.
     python probe.py --model MODEL --probes runs/NAME/probe "a question" ...       prints P(known) of each
 
 What is stricter than in the paper: the layers, the kind and the strength of L2 are chosen on a validation split, and the
-test split is looked at once. The probe that goes on to be used averages the logits of a few adjacent layers, which is
-still linear. Left out: probes of more than one layer of weights, fine-tuning. Controls and ablations: probe_study.py.
+test split is looked at once. The probe that goes on to be used averages the logits of a few adjacent layers, and then the
+probabilities of the repeats' probes; temperature and calibration error are those of the repeats' probes one by one.
+Left out: probes of more than one layer of weights, fine-tuning. Controls and ablations: probe_study.py.
 """
 import argparse
 import os
@@ -28,7 +29,6 @@ from files import UserError
 from lm import batches_by_length, behind_prefix, cache_argument, chat_prompt, check_lengths, generator_for, read_prefix
 from logistic import fit_logistic
 
-KINDS = ("attention", "mlp", "hidden")
 ATTENTION_NAMES = ("self_attn", "self_attention", "attention", "attn")
 PROJECTION_NAMES = ("o_proj", "out_proj", "c_proj", "dense")
 

@@ -16,7 +16,7 @@ from tables import escape, metric, number, read_csv, share, table, write_text
 HEAD = ("accuracy", "hallucination", "known_accuracy", "refusal_recall", "over_refusal", "J", "nths")  # what the report begins with
 SECTIONS = ("world", "sampling", "probe", "annotate", "reward", "sft", "ppo", "dpo", "rejection", "evaluate", "benchmarks")
 GLOSSARY = {  # what the tables show beside METRICS
-    "known, unknown, mixed": "what the model before RLKF knows of a question, by its samples and its greedy answer (see above); these states are the same before and after",
+    "known, unknown, mixed": "what the model before RLKF knows of a question, measured as said above; these states are the same before and after",
     "right": "the answer matches one of the given answers, also where it adds that it is not sure; *refused*: it says that it does not know; *wrong*: all else",
     "base": "the model before RLKF under the plain prompt",
     "always refuse": "control: a model that refuses every question",
@@ -57,7 +57,7 @@ def build(folder, logged, records, samples_shown, say):
         *in_short(sets["test"], honesty.get("skill")),
         *how_measured(settings, honesty["prompts"]),
         *(part for name, result in sets.items() for part in honesty_section(name, result)),
-        *labels_section(read_json(path("annotate", "summary.json"))),
+        *labels_section(read_json(path("annotate", "summary.json")), read_jsonl(path("annotate", "preferences.jsonl"))),
         *reward_section(read_json(path("reward", "accuracy.json"))),
         *benchmark_section(measured, settings),
         *probe_section(probes, read_csv(path("probe", "ablation.csv")), settings),
@@ -107,7 +107,8 @@ def what_was_run(config, data, chosen, records):
             ["model", escape(settings["model"], 120)],
             ["questions", f"{escape(settings['questions'], 80)}: {data['questions']} ({languages}), split by subject"],
             ["sentence embedder", escape(settings["embedder"], 120)],
-            ["algorithm", f"{settings['algorithm']}; the policy kept is that after step {chosen['step']}, the best on the validation questions"],
+            ["algorithm", f"{settings['algorithm']}; the policy kept is that after step {chosen['step']}"
+                          + (" (where it began, after any warm-up)" if not chosen["step"] else "") + ", the best on the validation questions"],
             ["preset, seed", f"{config['preset']}, {settings['seed']}"],
             ["machine", f"{settings['device']}, {settings['dtype']}; Python {config.get('python', '-')}, "
                         + ", ".join(f"{name} {version}" for name, version in config["versions"].items())],
@@ -172,17 +173,19 @@ def confidence_parts(confidence):
 
 # ---------------------------------------------------------------------------------------------------- the stages before
 
-def labels_section(summary):
-    """Parts on DreamCatcher's labels: Tables 1 and 7."""
+def labels_section(summary, rankings):
+    """Parts on DreamCatcher's labels, Table 1, and on the rankings made of them, Table 7."""
     gold = " Under the rule gold a label *is* the match with the given answers, so that they agree by construction." if summary["rule"] == "gold" else ""
     true = summary.get("agreement with the true states")
     return ["## Labels (Tables 1 and 7)",
-            f"Training questions labelled by the rule {summary['rule']}: {summary['rankings']} rankings"
+            f"Training questions labelled by the rule {summary['rule']}: "
+            + ", ".join(f"{n} {state}" for state, n in summary["states"].items()) + f"; {len(rankings)} rankings"
             + "".join(f"; {n} questions dropped: {escape(why)}" for why, n in summary["dropped"].items())
             + f". The factuality score tells right from wrong generations at AUROC {number(summary['score AUROC'])}."
             + (f" The states are the true ones of {share(true)} of the questions." if true is not None else ""),
-            paper.table_7(summary["states"]),
-            f"Are the labels of single answers right?{gold} Against people: `python dreamcatcher.py --questions FILE --generations FILE --human FILE --out FILE`.",
+            paper.table_7({state: sum(record["state"] == state for record in rankings) for state in STATES}),
+            f"Are the labels of single answers right?{gold} Against people: "
+            "`python dreamcatcher.py --questions FILE --generations FILE --embedder FOLDER --human FILE --out FILE`.",
             paper.table_1(summary["agreement with gold"])]
 
 
@@ -196,7 +199,7 @@ def reward_section(rows):
 
 def benchmark_section(measured, settings):
     """Parts on the benchmarks: Tables 3 and 4 beside the paper's, then every measure; measured: {} where the run has none."""
-    missing = "{} left out: this run measured no {}; the same command with `--benchmarks.names {}` measures what is named and writes this report again."
+    missing = "{} left out: this run measured no {}; the same command with `--benchmarks.names {}` measures all that is named and writes this report again."
     if not measured:
         return ["## Tables 3 and 4", missing.format("They are", "benchmarks", ",".join([*paper.TABLE_3_COLUMNS, "truthfulqa"]))]
     rows = [[name, measure, before["n"], *(share(r["value"], r["interval"]) for r in (before, result["after"][measure]))]
@@ -204,8 +207,8 @@ def benchmark_section(measured, settings):
     drawn = f"{settings['benchmarks.limit']} questions of each, drawn with seed {settings['seed']}" if settings["benchmarks.limit"] else "all questions"
     return ["## Benchmarks (Tables 3 and 4)",
             f"Zero-shot, {drawn}; generation is greedy, with the chat template; log-likelihoods are taken without it. In Table 3 all figures are of generation.",
-            paper.table_3(measured) if measured.keys() & paper.TABLE_3_COLUMNS.keys() else missing.format("Table 3 is", "such benchmark", "mmlu"),
-            paper.table_4(measured["truthfulqa"]) if "truthfulqa" in measured else missing.format("Table 4 is", "TruthfulQA", "truthfulqa"),
+            paper.table_3(measured) if measured.keys() & paper.TABLE_3_COLUMNS.keys() else missing.format("Table 3 is", "such benchmark", ",".join([*measured, "mmlu"])),
+            paper.table_4(measured["truthfulqa"]) if "truthfulqa" in measured else missing.format("Table 4 is", "TruthfulQA", ",".join([*measured, "truthfulqa"])),
             paper.alignment_tax(measured), "Every measure:",
             table(["benchmark", "measure", "n", "before", "after"], rows), *definitions(benchmark_module.MEASURES)]
 

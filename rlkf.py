@@ -7,7 +7,8 @@
     python rlkf.py --list                           the stages: what is done, what would run
 
 Each stage below reads what earlier stages left in runs/NAME, calls a module, and writes its own. The algorithms are in
-the modules; files and the command line are here. Read in the order of the stages.
+the modules, the command line is in settings.py, and the two longest stages have a module each (policy.py, evaluate.py). Read
+in the order of the stages.
 """
 import os
 import sys

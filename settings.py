@@ -89,10 +89,11 @@ PRESETS = {
         "questions": "facts-en", "device": "cuda", "dtype": "bfloat16", "sampling.max_new_tokens": 32,
         "sampling.rows": 512, "reward.lr": 1e-5, "sft.steps": 20, "ppo.lr": 3e-6, "ppo.value_lr": 1e-3, "ppo.kl_coef": 0.01, "ppo.batch": 64,
     },
-    # A.4, exactly: lr 5e-6 / 1e-6, AdamW (0.9, 0.99) eps 1e-5 (optim.py), 1 epoch, 1% warm-up, batch 64 (7B), KL 0.
+    # What A.4 gives: lr 5e-6 / 1e-6, AdamW (0.9, 0.99) eps 1e-5 (optim.py), 1 epoch, 1% warm-up, batch 64 (7B), KL 0; and probes and
+    # labels as in section 3. The rest is not given.
     "paper-7b": {
         "model": "meta-llama/Llama-2-7b-chat-hf", "embedder": "BAAI/bge-large-en-v1.5", "questions": "facts-en",
-        "device": "cuda", "dtype": "bfloat16", "probe.rule": "percentile", "annotate.rule": "median",
+        "device": "cuda", "dtype": "bfloat16", "probe.rule": "percentile", "probe.band": 1, "annotate.rule": "median",
         "reward.lr": 5e-6, "reward.warmup": 0.01, "reward.epochs": 1, "reward.batch": 64,
         "ppo.lr": 1e-6, "ppo.batch": 64, "ppo.kl_coef": 0.0,
     },

@@ -3,7 +3,8 @@
 PPO reinforces what the policy samples; a policy that never abstains gives it nothing to reinforce, and guidance tokens
 carry no loss of their own. Ouyang et al. start PPO from a supervised policy; the paper does not say. The rankings' best
 responses are the model's own: its right answers where it knows, its own refusals where it does not. Where there is a
-warm-up, the policy after it is what PPO starts from and what its KL refers to. Left out: other data, several epochs.
+warm-up, the policy after it is what PPO starts from and what its KL refers to. Steps make passes over the rankings, each in a
+fresh order. Left out: other data.
 """
 import math
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ FIRST = 4   # tokens of a response that first_weight is for
 @dataclass
 class SFTConfig:
     steps: int = 0                # steps of the warm-up, or of --algorithm sft; 0: none (paper: not given)
-    frozen: float = 0.0           # share of the layers, from below, that stay as they are, and the embeddings with them; 0: all are trained
+    frozen: float = 0.0           # share of the layers, from below, that stay as they are, and the embeddings (with the output head, if tied to them); 0: all are trained
     first_weight: float = 1.0     # weight of a response's FIRST tokens in the loss: whether to answer or to refuse falls there
     lr: float = 1e-5              # peak learning rate
     warmup: float = 0.1           # share of the steps that it rises, before it falls linearly

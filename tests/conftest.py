@@ -127,7 +127,7 @@ def planted():
     generator = torch.Generator().manual_seed(0)
     truth = np.array([1, 0] * 105)
     labels = np.where(np.arange(200) < 180, truth[:200], -1)
-    activations = {kind: torch.randn(210, 4, 8, generator=generator) for kind in probe.KINDS}
+    activations = {kind: torch.randn(210, 4, 8, generator=generator) for kind in ("attention", "mlp", "hidden")}
     activations["mlp"][:, 1, 4] += 2.5 * (2.0 * torch.tensor(truth) - 1)
     config = probe.ProbeConfig(repeats=3, l2=(1.0, 100.0))
     parts = probe.split_by_group([f"g{i // 2}" for i in range(200)], config, 0)

@@ -59,7 +59,7 @@ def write(run, sets=None, measured=None, **facts):
         "data/summary.json": {"questions": 77, "lang": {"en": 70, "zh": 7}},
         "evaluate/honesty.json": {"prompts": {"plain": None, "may_abstain": {"en": "You may say | no.", "zh": "可以说不知道。"}},
                                   "sets": sets or {"test": question_set()}},
-        "annotate/summary.json": {"rule": "median", "states": {"known": 30, "unknown": 60, "mixed": 10}, "rankings": 97, "dropped": {"no refusal": 3},
+        "annotate/summary.json": {"rule": "median", "states": {"known": 31, "unknown": 61, "mixed": 8}, "rankings": 97, "dropped": {"no refusal": 3},
                                   "score AUROC": 0.912, "agreement with gold": {"zh": {"accuracy": 0.91, "precision": 0.82, "recall": 0.73, "kappa": 0.64}}},
         "reward/accuracy.json": [
             {"state": "known", "pair": "factual > uncertain", "n": 8, "accuracy": 0.875, "interval": [0.5291, 0.9776], "always_answer": 1.0, "longer": 0.25},
@@ -73,6 +73,8 @@ def write(run, sets=None, measured=None, **facts):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text(json.dumps(value), encoding="utf-8")
     (run / "evaluate" / "answers.jsonl").write_text("".join(json.dumps(s) + "\n" for s in samples), encoding="utf-8")
+    (run / "annotate" / "preferences.jsonl").write_text("".join(json.dumps({"state": s}) + "\n" for s, n in (
+        ("known", 30), ("unknown", 60), ("mixed", 7)) for _ in range(n)), encoding="utf-8")
     (run / "probe").mkdir()
     (run / "probe" / "accuracy.csv").write_text(PROBES, encoding="utf-8")
     (run / "probe" / "ablation.csv").write_text(ABLATIONS, encoding="utf-8")

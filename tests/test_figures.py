@@ -59,7 +59,7 @@ def test_states_are_bars_that_fill_the_line(tmp_path):
     (0.5, 0.25, {"unknown": {0: 15, 1: 6}, "mixed": {}, "known": {2: 4, 3: 3, 4: 12}}, [1.5, 1.5]),
     (0.75, 0.0, {"unknown": {0: 15}, "mixed": {1: 6, 2: 4}, "known": {3: 3, 4: 12}}, [2.5, 0.5])])
 def test_hits_are_coloured_by_the_side_of_the_thresholds(known, unknown, sides, edges, tmp_path):
-    figure = figures.draw_hits([15, 6, 4, 3, 12], known, unknown)
+    figure = figures.draw_hits([15, 6, 4, 3, 12], (known, unknown))
     axis, = figure.axes
     found = {c.get_label().split(":")[0]: {round(b.get_x() + b.get_width() / 2): round(b.get_height()) for b in c} for c in axis.containers}
     assert found == {name: bars for name, bars in sides.items() if bars}
@@ -69,8 +69,15 @@ def test_hits_are_coloured_by_the_side_of_the_thresholds(known, unknown, sides, 
 
 def test_a_threshold_on_a_count_takes_it_in():
     """7 of 10 right is known at a share of 0.7, though 0.7 * 10 is a little more than 7 in floating point."""
-    axis, = figures.draw_hits([1] * 11, 0.7, 0.3).axes
+    axis, = figures.draw_hits([1] * 11, (0.7, 0.3)).axes
     assert {c.get_label().split(":")[0]: len(c) for c in axis.containers} == {"unknown": 4, "mixed": 3, "known": 4}
+
+
+def test_hits_of_states_that_do_not_come_from_samples_have_no_thresholds(tmp_path):
+    figure = figures.draw_hits([15, 6, 4, 3, 12], None)
+    axis, = figure.axes
+    assert [bar.get_height() for bar in axis.patches] == [15, 6, 4, 3, 12] and not axis.lines
+    drawn_well(figure, tmp_path)
 
 
 def test_refusals_have_a_point_for_each_policy_lines_of_equal_j_and_intervals(tmp_path):
@@ -152,7 +159,7 @@ def test_ablation_has_a_point_a_variant_and_a_curve_a_seed(tmp_path):
 
 
 def test_all_figures_of_a_run_have_a_caption(probes, tmp_path):
-    settings = {"probe.k": 4, "evaluate.known_share": 0.5, "evaluate.unknown_share": 0.0}
+    settings = {"model": "a model", "probe.k": 4, "evaluate.known_share": 0.5, "evaluate.unknown_share": 0.0}
     made = figures.draw_all(str(tmp_path / "f"), probes, [*hand_run.STEPS, *hand_run.LOOKS], {"test": hand_run.question_set(), "$x_": hand_run.question_set()}, settings)
     assert len(made) == 10 and all((tmp_path / "f" / name).exists() and caption for name, caption in made)
     assert [name for name, caption in made if "$x_" in caption] == ["refusals_2.png", "risk_coverage_2.png", "reliability_2.png"]

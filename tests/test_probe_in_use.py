@@ -78,7 +78,7 @@ def some_probe(kind="mlp", layers=(0, 1), width=32, repeats=3):
 @pytest.mark.parametrize("kind, layers", [("mlp", (0, 2)), ("hidden", (1,)), ("attention", (0, 1, 2))])
 def test_a_probe_reads_its_own_kind_and_layers_by_hand(kind, layers):
     in_use, g = some_probe(kind, layers, width=4), torch.Generator().manual_seed(1)
-    activations = {name: torch.randn(5, 3, 4, generator=g) for name in probe.KINDS}
+    activations = {name: torch.randn(5, 3, 4, generator=g) for name in ("attention", "mlp", "hidden")}
     p = in_use.p_known(activations)
     for n in range(5):
         repeats = []
