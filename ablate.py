@@ -11,7 +11,7 @@ import re
 import shutil
 
 import figures
-from files import UserError, read_json, whole, write_json
+from files import UserError, read_json, whole_folder, write_json
 from honesty import METRICS, find_row
 from metrics import mean_interval
 from runs import Run, say
@@ -45,8 +45,8 @@ def share_stages(run, source):
             continue
         if not source.is_done(stage) or source.key(stage) != run.key(stage):
             return
-        with whole(run.stage_path(stage)) as part:
-            shutil.copytree(source.stage_path(stage), part, copy_function=os.link)
+        with whole_folder(run.stage_path(stage)) as part:
+            shutil.copytree(source.stage_path(stage), part, copy_function=os.link, dirs_exist_ok=True)
         run.adopt(stage, source)
 
 

@@ -166,7 +166,8 @@ def truthfulqa(record, where, key):
     for name in ("mc1_targets", "mc2_targets"):
         targets = inside(record, name, where)
         choices[name], labels[name] = texts(targets, "choices", f"{where}, {name}"), targets.get("labels")
-        if not isinstance(labels[name], list) or len(labels[name]) != len(choices[name]) or not set(labels[name]) == {0, 1}:
+        if not isinstance(labels[name], list) or len(labels[name]) != len(choices[name]) or not all(label in (0, 1) for label in labels[name]) \
+                or len(set(labels[name])) < 2:
             raise UserError(f'{where}, {name}: "labels" must be a 0 or 1 for each choice, and both must occur')
     if labels["mc1_targets"].count(1) != 1:
         raise UserError(f"{where}, mc1_targets: exactly one choice must have label 1")

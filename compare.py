@@ -7,7 +7,7 @@ import os
 
 import figures
 import paper
-from files import UserError, read_json
+from files import UserError, first_line, read_json
 from honesty import METRICS, find_row
 from metrics import mean_interval
 from tables import DIGITS, escape, table, write_csv, write_text
@@ -20,7 +20,7 @@ IDENTITY = ("model", "questions", "algorithm", "seed")
 
 def build(names):
     """Write comparison.md, .csv and .png in runs/ and return the text. names: of runs, or folders. Raises UserError where one is not there."""
-    runs = list({run["name"]: run for run in map(read_run, names)}.values())
+    runs = list({run["name"]: run for run in map(checked_run, names)}.values())
     rows = []
     for group in groups(runs):
         members = [row_of(run) for run in group]
@@ -35,10 +35,21 @@ def build(names):
     return text
 
 
+def checked_run(name):
+    """`read_run`, where what is damaged or of an older version is a UserError too."""
+    try:
+        run = read_run(name)
+        row_of(run)
+    except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError) as error:
+        raise UserError(f"--runs: {name}: its config.json, stages.json, honesty.json or accuracy.json is not what this program writes "
+                        f"({type(error).__name__} {first_line(error)})") from None
+    return run
+
+
 def read_run(name):
     """{"name", "facts", "test", "reward"} of a run: the settings its evaluate stage was done with, its test set, accuracies of its reward model."""
     folder = next((path for path in (os.path.join(FOLDER, name), name) if os.path.isfile(os.path.join(path, "config.json"))), None)
-    if folder is None:
+    if not name.strip() or folder is None:
         raise UserError(f"--runs: {name}: no such run under {FOLDER}/; python rlkf.py --stage all --run {os.path.basename(os.path.normpath(name))} makes it")
     where, short = os.path.join(folder, "evaluate", "honesty.json"), os.path.relpath(folder, FOLDER)
     records = read_json(os.path.join(folder, "stages.json")) if os.path.exists(os.path.join(folder, "stages.json")) else {}

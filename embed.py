@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from files import UserError, read_json
+from files import UserError, first_line, read_json
 from folders import check_vocabulary, from_folder
 from lm import batches_by_length
 
@@ -47,7 +47,15 @@ def load(path, device="cpu", pooling=None):
     tokenizer = from_folder(AutoTokenizer, path)
     check_vocabulary(path, model, tokenizer)
     limit = getattr(model.config, "max_position_embeddings", 512)
-    return Embedder(model, tokenizer, pooling or read_pooling(path), min(512, limit))
+    before = next((m.padding_idx for name, m in model.named_modules() if name.endswith("position_embeddings") and isinstance(m, torch.nn.Embedding)), None)
+    embedder = Embedder(model, tokenizer, pooling or read_pooling(path), min(512, limit if before is None else limit - before - 1))  # RoBERTa counts from there
+    try:
+        embed(embedder, ["a", "a b"])
+    except UserError:
+        raise
+    except Exception as error:  # other kinds of models fail in ways of their own
+        raise UserError(f"{path}: {type(model).__name__} is not a sentence embedder ({first_line(error)})") from None
+    return embedder
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ import reward
 import tables
 from data import sources
 from files import UserError, read_jsonl, without_nan, write_json, write_jsonl
-from inputs import (answer_records, greedy_records, greedy_texts, hits_of, load_embedder, load_generations, load_known, load_model, load_questions,
+from inputs import (answer_records, check_fit, greedy_records, greedy_texts, hits_of, load_embedder, load_generations, load_known, load_model, load_questions,
                     readings_of, states_of)
 from lm import chat_prompt, response_ids
 from runs import bar, in_blocks, say
@@ -215,6 +215,8 @@ def evaluate(run):
     asked_benchmarks, figures, skill = load_benchmarks(run.settings), {}, {}
     for policy, folder in (("before", None), ("after", run.path("policy"))):
         lm = load_model(run, folder)
+        for name, asked in sets.items():
+            check_fit(run, lm, name, asked.questions)
         for name, asked in sets.items():
             answer(run, lm, policy, name, asked)
         if os.path.exists(run.path("data", "skill.jsonl")):

@@ -7,7 +7,7 @@ import importlib.util
 import math
 import os
 
-from files import whole
+from files import whole_file
 from honesty import FIGURE_1, PROMPT_NAMES, find_row
 
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#777777"
@@ -47,7 +47,7 @@ def panels(columns, size, rows=1, **options):
 
 def save(figure, path):
     """Write a figure as PNG, whole or not at all."""
-    with whole(path) as part:
+    with whole_file(path) as part:
         figure.savefig(part, dpi=120, format="png")
 
 

@@ -1,17 +1,61 @@
 """Files at the edges: JSON lines with line numbers, whole-or-nothing writes, question files. The same for every stage.
 
-`UserError` is the one exception that stands for a user's mistake: the command line prints its message as one line and
-ends with status 2. Left out: anything about models.
+`UserError` is the one exception that stands for a user's mistake: a command (`exit_status`) prints its message as one line
+and ends with status 2. Left out: anything about models.
 """
 import contextlib
+import errno
 import json
 import math
 import os
+import re
 import shutil
+import stat
+import sys
+
+from safetensors import SafetensorError
 
 
 class UserError(Exception):
     """A mistake in an argument or a file. The message is one line: where it is and what was expected."""
+
+
+def exit_status(work, where=lambda: None):
+    """Run `work()`, a command, and return its exit status: 0, or 2 after a mistake of the user's, told in one line on standard error.
+
+    where(): what the line names where the error itself names no file.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that has not all characters
+    try:
+        work()
+        return 0
+    except (UserError, FloatingPointError) as error:
+        message = str(error)
+    except BrokenPipeError:  # whoever read the output wants no more of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        room = "; make room, and the same command goes on" if error.errno == errno.ENOSPC else ""
+        message = f"{error.filename or where()}: {error.strerror or error}{room}"
+    except SafetensorError as error:
+        room = "; make room, and the same command goes on" if "No space left" in str(error) else ""
+        message = f"{where()}: {error}{room}"
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not re.search(r"out of memory|allocate memory", str(error)):
+            raise
+        message = f"out of memory ({first_line(error)}); settings called rows or micro_rows say how much is held at a time"
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def raise_user_error(message):
+    """What an argparse parser's `error` is set to, so that its complaint is one line as well."""
+    raise UserError(message)
 
 
 def first_line(error):
@@ -26,16 +70,19 @@ def read_json(path):
             return json.load(f)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error})") from None
 
 
 def read_lines(path):
     """Yield (line number, object) of a JSON-lines file; blank lines are passed over.
 
-    Raises UserError where the file cannot be read, or a line is not a JSON object in UTF-8 (naming the line).
+    Raises UserError where the file cannot be read, or a line is not a JSON object in UTF-8 (naming the line), and for a
+    pipe, since most files are read more than once.
     """
     try:
+        if stat.S_ISFIFO(os.stat(path).st_mode):
+            raise UserError(f"{path}: a pipe; expected a file, as it is read more than once")
         with open(path, "rb") as f:
             for number, line in enumerate(f, 1):
                 try:
@@ -70,35 +117,44 @@ def without_nan(value):
 
 
 @contextlib.contextmanager
-def whole(path):
-    """A temporary name beside `path` to write a file or folder under; renamed to `path` only when the block ends well."""
+def whole_file(path):
+    """A temporary name beside `path` to write a file under; renamed to `path` only when the block ends well.
+
+    Raises UserError where a folder is in the way: it is somebody's, and stays.
+    """
     part = f"{path}.part"
-    if os.path.isdir(part):
-        shutil.rmtree(part)
-    elif os.path.exists(part):
-        os.remove(part)
+    for taken in (path, part):
+        if os.path.isdir(taken):
+            raise UserError(f"{taken}: a folder is in the way of the file {path}")
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     yield part
-    if os.path.isdir(path):
-        aside = f"{path}.old"
-        shutil.rmtree(aside, ignore_errors=True)
+    os.replace(part, path)
+
+
+@contextlib.contextmanager
+def whole_folder(path):
+    """A new folder beside `path` to fill; renamed to `path`, in place of what is there, only when the block ends well."""
+    part, aside = f"{path}.part", f"{path}.old"
+    for left_behind in (part, aside):
+        shutil.rmtree(left_behind, ignore_errors=True)
+    os.makedirs(part)
+    yield part
+    if os.path.exists(path):
         os.replace(path, aside)  # a folder cannot be renamed over another, and removing one takes time
-        os.replace(part, path)
-        shutil.rmtree(aside)
-    else:
-        os.replace(part, path)
+    os.replace(part, path)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_json(path, value):
     """Write one JSON value, whole or not at all."""
-    with whole(path) as part, open(part, "w", encoding="utf-8") as f:
+    with whole_file(path) as part, open(part, "w", encoding="utf-8") as f:
         json.dump(value, f, indent=1, ensure_ascii=False)
         f.write("\n")
 
 
 def write_jsonl(path, records):
     """Write records as JSON lines, whole or not at all."""
-    with whole(path) as part, open(part, "w", encoding="utf-8") as f:
+    with whole_file(path) as part, open(part, "w", encoding="utf-8") as f:
         for record in records:
             f.write(json.dumps(record, ensure_ascii=False) + "\n")
 
@@ -153,8 +209,8 @@ def question_record(record, where, number, first_seen, with_answers=True):
     if record.get("true_state") not in (None, "known", "unknown"):
         raise UserError(f'{where}: "true_state" must be "known" or "unknown", not {str(record["true_state"])[:40]!r}')
     first_seen[identity] = number
-    return {**record, "id": identity, "answers": answers, "lang": lang, "category": str(record.get("category") or "all"),
-            "subject": str(record.get("subject") or identity)}
+    text_or = lambda field, default: default if record.get(field) in (None, "") else str(record[field])
+    return {**record, "id": identity, "answers": answers, "lang": lang, "category": text_or("category", "all"), "subject": text_or("subject", identity)}
 
 
 def read_questions(path):

@@ -23,7 +23,9 @@ def check_folder(path, kind, suffixes):
             config = json.load(f)
     except FileNotFoundError:
         raise UserError(f"{path}: no config.json in it (expected {kind} in Hugging Face form)") from None
-    except ValueError:
+    except OSError as error:
+        raise UserError(f"{config_file}: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
         raise UserError(f"{config_file}: not valid JSON") from None
     names = config.get("architectures") or [] if isinstance(config, dict) else []
     names = [str(name) for name in names] if isinstance(names, list) else []

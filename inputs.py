@@ -5,6 +5,7 @@ import numpy as np
 import torch
 
 import answers
+import dreamcatcher
 import embed
 import honesty
 import lm as language_model
@@ -41,6 +42,14 @@ def load_known(run):
 def load_generations(run):
     """{question id: record of probe/generations.jsonl} of all splits: k samples and the greedy answer of the model before RLKF."""
     return {g["id"]: g for g in read_jsonl(run.path("probe", "generations.jsonl"))}
+
+
+def check_fit(run, lm, where, questions):
+    """Raise UserError where a question, with the longest instruction that will stand before it, does not fit into the model's positions."""
+    for q in questions:
+        instructions = [dreamcatcher.uncertain_instruction(q, run.settings.seed), *(texts[q["lang"]] for texts in honesty.PROMPTS.values() if texts)]
+        language_model.check_lengths(lm, [chat_prompt(lm, q["question"], max(instructions, key=len))], run.settings.sampling.max_new_tokens,
+                                     [f"{q['id']} of {where}"])
 
 
 def states_of(run, questions, known):

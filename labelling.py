@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import json
 import os
-import sys
+import re
 
 import numpy as np
 import torch
@@ -24,11 +24,12 @@ import lm as language_model
 import metrics
 import probe
 from dreamcatcher import AnnotateConfig, agreement, factuality, histogram, label, score_generations
-from files import UserError, append_jsonl, count_lines, each_question, read_lines, whole
+from files import UserError, append_jsonl, count_lines, each_question, exit_status, raise_user_error, read_lines, whole_file
 from runs import bar, say
 from settings import check_device
 
 READINGS = ("right", "hedged", "refusal", "wrong")
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character beyond the first 65,536
 AT_ONCE = 128  # questions between two writes
 
 
@@ -74,13 +75,17 @@ class Generations:
     def __init__(self, path):
         self.path, line_of, k = path, {}, None
         for number, record in read_lines(path):
-            texts = record.get("normal")
-            if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
-                raise UserError(f'{path}, line {number}: "normal" must be a list of at least one text')
+            identity, texts = record.get("id"), record.get("normal")
+            if not isinstance(identity, (str, int)):
+                raise UserError(f'{path}, line {number}: "id" must be that of a question')
+            if str(identity) in line_of:
+                raise UserError(f'{path}, line {number}: "id" {str(identity)!r} is already that of line {line_of[str(identity)]}')
+            if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and not SURROGATE.search(t) for t in texts):
+                raise UserError(f'{path}, line {number}: "normal" must be a list of at least one text, of whole characters')
             k = k or len(texts)
             if len(texts) != k:
                 raise UserError(f'{path}, line {number}: "normal" holds {len(texts)} texts, those of the lines before {k}')
-            line_of[str(record.get("id"))] = number
+            line_of[str(identity)] = number
         self.file = open(path, "rb")
         starts = list(itertools.accumulate(map(len, self.file), initial=0))
         self.place = {identity: starts[number - 1] for identity, number in line_of.items()}
@@ -102,10 +107,12 @@ def label_file(command, part, out):
         for name, column in columns.items():
             column.append(np.asarray(record[name], dtype=np.float32) if name in names else record[name])
     scores = {name: torch.as_tensor(np.array(columns[name])) for name in names}
+    if command.rule == "threshold" and scores["s_s2g"].numel() < 2:
+        raise UserError(f"{command.questions}: --rule threshold needs two generations at least, to cut between them")
     total = factuality(scores, names, command.normalise).numpy()
     hits = np.array([[answers.is_correct(r) for r in readings] for readings in columns["readings"]])
     correct, states = label(total, hits, AnnotateConfig(rule=command.rule))
-    with whole(out) as unfinished, open(unfinished, "w", encoding="utf-8") as f:
+    with whole_file(out) as unfinished, open(unfinished, "w", encoding="utf-8") as f:
         for record, row, verdicts, state in zip(records(), total.tolist(), correct.tolist(), states):
             f.write(json.dumps({**record, "factuality": row, "correct": verdicts, "state": state}, ensure_ascii=False) + "\n")
     counts, warnings = histogram(states)
@@ -123,13 +130,19 @@ def label_file(command, part, out):
     return lines
 
 
-def against_people(path, out):
-    """Table 1: the labels in `out` against people's, JSON lines of {"id", "sample": index, "label": right, hedged, refusal or wrong}."""
-    people, pairs = {}, {}
+def read_people(path):
+    """{question id: [(line, sample, label)]} of JSON lines {"id", "sample": index, "label": right, hedged, refusal or wrong}."""
+    people = {}
     for number, record in read_lines(path):
         if record.get("label") not in READINGS or not isinstance(record.get("sample"), int):
             raise UserError(f'{path}, line {number}: expected "id", "sample" (a number from 0) and "label" (right, hedged, refusal or wrong)')
         people.setdefault(str(record.get("id")), []).append((number, record["sample"], record["label"]))
+    return people
+
+
+def against_people(path, out):
+    """Table 1: the labels in `out` against people's in `path` (see `read_people`)."""
+    people, pairs = read_people(path), {}
     for _, record in read_lines(out):
         for number, sample, by_hand in people.pop(record["id"], ()):
             if not 0 <= sample < len(record["normal"]):
@@ -146,9 +159,31 @@ def against_people(path, out):
     return lines
 
 
-def main(argv):
-    """The command line of the tool. Returns the exit status: 0, or 2 after a user's mistake."""
+def content_of(path):
+    """Digest of a file, or of the probes in a folder."""
+    with open(os.path.join(path, "probes.safetensors") if os.path.isdir(path) else path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def check_places(command):
+    """Raise UserError where OUT cannot be written, or where it, or the half-done work beside it, is one of the files that are read."""
+    out, part = command.out, f"{command.out}.work"
+    if os.path.isdir(out) or os.path.basename(out) == "":
+        raise UserError(f"--out {out!r}: expected the name of a file, not of a folder")
+    if not os.path.isdir(os.path.dirname(out) or "."):
+        raise UserError(f"--out {out}: there is no folder {os.path.dirname(out)}")
+    for name in ("questions", "generations", "human"):
+        path = getattr(command, name)
+        if path and os.path.realpath(path) in (os.path.realpath(out), os.path.realpath(part)):
+            raise UserError(f"--out {out}: would overwrite --{name} {path}")
+    if os.path.exists(part) and "made with" not in next(read_lines(part), (0, ["made with"]))[1]:
+        raise UserError(f"{part}: is in the way, and not the half-done work of this tool")
+
+
+def read_command_line(argv):
+    """The arguments. Raises UserError."""
     parser = argparse.ArgumentParser(prog="dreamcatcher.py", description="Label what a model answers, and what it knows.")
+    parser.error = raise_user_error
     parser.add_argument("--questions", required=True, help="JSON lines with question, answers (on all lines or on none), and id, lang if you like")
     parser.add_argument("--out", required=True, help="the labels, JSON lines; what is half done stands in OUT.work, and the same command goes on")
     parser.add_argument("--model", help="language model that answers: a Hugging Face folder or name")
@@ -165,48 +200,49 @@ def main(argv):
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     command = parser.parse_args(argv)
+    check_device(command.device)
+    check_places(command)
+    if bool(command.model) == bool(command.generations):
+        raise UserError("give either --model, which answers, or --generations")
+    if command.probes and not command.model:
+        raise UserError("--probes reads the model's states: give --model too")
+    if not (command.embedder or command.model):
+        raise UserError("--generations needs an --embedder for the scores")
+    if command.k < 1 or command.max_new_tokens < 1 or not 0 < command.temperature < float("inf"):
+        raise UserError("--k and --max-new-tokens: expected at least 1; --temperature: a number above 0")
+    return command
+
+
+def run_command(argv):
+    """What the arguments ask for."""
+    command = read_command_line(argv)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    try:
-        check_device(command.device)
-        if bool(command.model) == bool(command.generations):
-            raise UserError("give either --model, which answers, or --generations")
-        if command.probes and not command.model:
-            raise UserError("--probes reads the model's states: give --model too")
-        if not (command.embedder or command.model):
-            raise UserError("--generations needs an --embedder for the scores")
-        if command.k < 1 or command.max_new_tokens < 1 or not 0 < command.temperature < float("inf"):
-            raise UserError("--k and --max-new-tokens: expected at least 1; --temperature: a number above 0")
-        _, first = next(read_lines(command.questions), (0, None))
-        if first is None:
-            raise UserError(f"{command.questions}: holds no questions")
-        has_answers = bool(first.get("answers"))
-        command.rule = command.rule or ("gold" if has_answers else "threshold")
-        if command.rule == "gold" and not has_answers:
-            raise UserError(f"{command.questions}: --rule gold needs answers, and the questions have none")
-        questions = each_question(command.questions, has_answers)
-        part = f"{command.out}.work"
-        with open(command.questions, "rb") as f:
-            content = hashlib.file_digest(f, "sha256").hexdigest()
-        mark = {"made with": {**{n: v for n, v in vars(command).items() if n not in ("out", "rule", "normalise", "human", "device")}, "content": content}}
-        if os.path.exists(part) and next(read_lines(part), (0, None))[1] != mark:
-            say(f"{part}: made with other settings or questions; starting again")
-            os.remove(part)
-        if not os.path.exists(part):
-            append_jsonl(part, [mark])
-        with bar(count_lines(command.questions), "questions", "labelling") as tick:
-            score_file(command, questions, part, tick)
-        for line in label_file(command, part, command.out) + (against_people(command.human, command.out) if command.human else []):
-            say(line)
+    _, first = next(read_lines(command.questions), (0, None))
+    if first is None:
+        raise UserError(f"{command.questions}: holds no questions")
+    has_answers = bool(first.get("answers"))
+    command.rule = command.rule or ("gold" if has_answers else "threshold")
+    if command.rule == "gold" and not has_answers:
+        raise UserError(f"{command.questions}: --rule gold needs answers, and the questions have none")
+    questions = each_question(command.questions, has_answers)
+    part = f"{command.out}.work"
+    if command.human:
+        read_people(command.human)
+    mark = {"made with": {**{n: v for n, v in vars(command).items() if n not in ("out", "rule", "normalise", "human", "device")},
+                          "content": [content_of(path) for path in (command.questions, command.generations, command.probes) if path]}}
+    if os.path.exists(part) and next(read_lines(part), (0, None))[1] != mark:
+        say(f"{part}: made with other settings or other files; starting again")
         os.remove(part)
-    except (UserError, FloatingPointError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: {error.filename or command.out}: {error.strerror or error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
-        return 130
-    return 0
+    if not os.path.exists(part):
+        append_jsonl(part, [mark])
+    with bar(count_lines(command.questions), "questions", "labelling") as tick:
+        score_file(command, questions, part, tick)
+    for line in label_file(command, part, command.out) + (against_people(command.human, command.out) if command.human else []):
+        say(line)
+    os.remove(part)
 
+
+def main(argv):
+    """The command line of the tool. Returns the exit status: 0, or 2 after a user's mistake."""
+    return exit_status(lambda: run_command(argv))

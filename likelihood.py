@@ -13,7 +13,7 @@ import torch
 
 from files import UserError
 from forward import log_probs, logits_at
-from lm import behind_prefix, cache_argument, common_length, positions, read_prefix
+from lm import behind_prefix, cache_argument, common_length, most_positions, positions, read_prefix
 
 SLOTS = 12288                          # keys and values of that many tokens lie in one batch's cache
 ENOUGH = {"cpu": 512, "cuda": 8192}    # tokens of a batch that keep the processor busy
@@ -38,8 +38,8 @@ def cut_left(lm, context, longest):
 
     Raises UserError where not even one token of it fits.
     """
-    limit = getattr(lm.model.config.get_text_config(), "max_position_embeddings", None)
-    if limit is None or len(context) + longest - 1 <= limit:
+    limit = most_positions(lm)
+    if len(context) + longest - 1 <= limit:
         return context
     if longest > limit:
         raise UserError(f"an option of {longest} tokens is longer than the {limit} that the model takes")

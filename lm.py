@@ -19,11 +19,10 @@ import inspect
 from dataclasses import dataclass
 
 import torch
-from jinja2 import TemplateError
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from files import UserError
+from files import UserError, first_line
 from folders import check_folder, check_vocabulary, from_folder
 
 # For tokenizers that bring no chat template of their own.
@@ -81,14 +80,46 @@ def load(path, device="cpu", dtype=torch.float32, say=print):
         tokenizer.chat_template = PLAIN_TEMPLATE
     model = from_folder(AutoModelForCausalLM, path)
     check_vocabulary(path, model, tokenizer)
-    return wrap(model.to(device), tokenizer, dtype)
+    lm = wrap(model.to(device), tokenizer, dtype)
+    check_reading(lm, path)
+    if rendered(lm, messages("a")) == rendered(lm, messages("b")):
+        raise UserError(f"{path}: its chat template leaves out what the user says")
+    return lm
 
 
 def wrap(model, tokenizer, dtype=torch.float32):
     """LM of a model in memory. A response ends with the tokenizer's end token or any that the model's generation config names."""
     configured = model.generation_config.eos_token_id if model.generation_config is not None else None
     configured = [] if configured is None else configured if isinstance(configured, list) else [configured]
+    if not all(isinstance(end, int) for end in configured):
+        raise UserError(f"eos_token_id in the model's generation_config.json: expected a token id or a list of them, not {str(configured)[:40]}")
     return LM(model.eval(), tokenizer, dtype, frozenset([tokenizer.eos_token_id, *configured]))
+
+
+@torch.no_grad()
+def check_reading(lm, path):
+    """Raise UserError unless the model reads rows that are padded, and continued behind a cache, as it reads each of them alone.
+
+    That is what all of this project builds on; recurrent models and encoders that see what follows do not.
+    """
+    rows = [[1, 2, 3, 4], [1, 2]]
+    try:
+        alone = torch.stack([lm.model(input_ids=torch.tensor([row], device=lm.device)).logits[0, -1] for row in rows])   # (2, vocabulary)
+        if not torch.isfinite(alone).all():
+            raise UserError(f"{path}: the model returned logits that are not finite")
+        inputs, cache = behind_prefix(lm, [row[:-1] for row in rows], (0, None))
+        to_cache = {cache_argument(lm.model): cache, "use_cache": True}
+        lm.model(**inputs, **to_cache)
+        cache.batch_repeat_interleave(2)
+        mask = F.pad(inputs["attention_mask"].repeat_interleave(2, 0), (0, 1), value=1)
+        last = torch.tensor([row[-1:] for row in rows for _ in range(2)], device=lm.device)
+        found = lm.model(input_ids=last, attention_mask=mask, position_ids=positions(mask)[:, -1:], **to_cache).logits[:, -1]
+        fits = torch.allclose(found, alone.repeat_interleave(2, 0), rtol=0, atol=1e-2 * float(alone.std()))
+    except (AttributeError, TypeError, ValueError, IndexError, KeyError, NotImplementedError, RuntimeError):
+        fits = False
+    if not fits:
+        raise UserError(f"{path}: {type(lm.model).__name__} does not read padded rows behind a cache of keys and values as it reads one row "
+                        "alone; expected a causal model of decoder layers with attention")
 
 
 def save(lm, folder):
@@ -102,16 +133,20 @@ def messages(question, instruction=None):
     return [{"role": "user", "content": f"{instruction}\n\n{question}" if instruction else question}]
 
 
+def rendered(lm, conversation):
+    """The text that `render` encodes."""
+    try:
+        return lm.tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
+    except Exception as error:  # a template is a program of the model's makers: it may fail in any way
+        raise UserError(f"the model's chat template fails: {first_line(error)}") from None
+
+
 def render(lm, conversation):
     """Token ids of a list of {"role", "content"} up to the assistant's turn: the prompt as generation sees it.
 
     Raises UserError where the chat template fails, or leaves nothing.
     """
-    try:
-        text = lm.tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
-    except TemplateError as error:
-        raise UserError(f"the model's chat template fails: {error}") from None
-    ids = lm.tokenizer(text, add_special_tokens=False).input_ids
+    ids = lm.tokenizer(rendered(lm, conversation), add_special_tokens=False).input_ids
     if not ids:
         raise UserError("the model's chat template makes an empty prompt")
     return ids
@@ -206,9 +241,14 @@ def cache_argument(model):
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
+def most_positions(lm):
+    """How many tokens the model can read in a row; infinity where it names no limit."""
+    return getattr(lm.model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
+
+
 def check_lengths(lm, prompts, room=0, keys=None):
     """Raise UserError where a prompt and `room` new tokens are more than the model's positions; it names the prompt's key or number."""
-    limit = getattr(lm.model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
+    limit = most_positions(lm)
     for key, prompt in zip(range(1, len(prompts) + 1) if keys is None else keys, prompts):
         if len(prompt) + room > limit:
             raise UserError(f"question {key}: its prompt of {len(prompt)} tokens and {room} new ones are more than the {limit} that the model takes")

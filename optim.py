@@ -8,9 +8,10 @@ import math
 import os
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from files import read_json, whole, write_json
+from files import UserError, read_json, whole_folder, write_json
 
 
 def adamw(groups):
@@ -56,21 +57,26 @@ def save_checkpoint(folder, modules, optimizer, facts):
     tensors = {f"weight/{key}": p.detach() for key, p in named.items()}
     for key, p in named.items():
         tensors.update({f"{slot}/{key}": value for slot, value in optimizer.state.get(p, {}).items()})
-    with whole(folder) as part:
-        os.makedirs(part)
+    with whole_folder(folder) as part:
         save_file({key: t.contiguous() for key, t in tensors.items()}, os.path.join(part, "training.safetensors"))
         write_json(os.path.join(part, "training.json"), facts)
 
 
 def load_checkpoint(folder, modules, optimizer):
-    """Put a checkpoint back into modules and optimizer; returns its facts, or None where there is no checkpoint."""
+    """Put a checkpoint back into modules and optimizer; returns its facts, or None where there is no checkpoint.
+
+    Raises UserError where the checkpoint is not whole, or another model's.
+    """
     if not os.path.isdir(folder):
         return None
     named = named_parameters(modules)
-    tensors = load_file(os.path.join(folder, "training.safetensors"))
-    with torch.no_grad():
-        for key, p in named.items():
-            p.copy_(tensors[f"weight/{key}"])
+    try:
+        facts, tensors = read_json(os.path.join(folder, "training.json")), load_file(os.path.join(folder, "training.safetensors"))
+        with torch.no_grad():
+            for key, p in named.items():
+                p.copy_(tensors[f"weight/{key}"])
+    except (OSError, SafetensorError, KeyError, RuntimeError):
+        raise UserError(f"{folder}: not a whole checkpoint of this model; delete it, and the stage begins where it began") from None
     owner = {p: key for key, p in named.items()}
     for group in optimizer.param_groups:
         for p in group["params"]:
@@ -78,4 +84,4 @@ def load_checkpoint(folder, modules, optimizer):
                      if f"{slot}/{owner[p]}" in tensors}
             if slots:
                 optimizer.state[p] = {slot: t.to(p.device) for slot, t in slots.items()}  # fused AdamW counts its steps there too
-    return read_json(os.path.join(folder, "training.json"))
+    return facts

@@ -15,7 +15,7 @@ import optim
 import ppo
 import reward
 import sft
-from files import UserError, read_jsonl, whole, write_json
+from files import UserError, read_jsonl, whole_folder, write_json
 from inputs import greedy_texts, load_generations, load_known, load_model, load_questions, readings_of, states_of
 from runs import followed, say
 
@@ -31,7 +31,7 @@ def warm_up(run, tasks):
         loop = sft.learn(policy, policy_optimizer(policy, config), tasks, config, run.settings.seed, {"step": 0})
         for _ in followed(run, "ppo", loop, "supervised warm-up", config.steps, event="warm-up"):
             pass
-        with whole(folder) as part:
+        with whole_folder(folder) as part:
             language_model.save(policy, part)
     return folder
 
@@ -122,7 +122,7 @@ def train(run):
 
     def keep(step, balanced):
         progress["best"] = {"step": step, "balanced": balanced, "algorithm": s.algorithm}
-        with whole(best_folder(step)) as part:
+        with whole_folder(best_folder(step)) as part:
             language_model.save(policy, part)
 
     def save():

@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 import lm as language_model
 import metrics
-from files import UserError
+from files import UserError, exit_status, raise_user_error
 from lm import batches_by_length, behind_prefix, cache_argument, chat_prompt, check_lengths, generator_for, read_prefix
 from logistic import fit_logistic
 
@@ -303,30 +303,33 @@ def p_known(lm, probe, questions, rows=32):
     return probe.p_known(activations)
 
 
-def main(argv):
-    """P(known) of questions given as arguments, or else one a line on standard input. Returns the exit status."""
+def run_command(argv):
+    """Print P(known) of questions given as arguments, or else one a line on standard input."""
     parser = argparse.ArgumentParser(prog="probe.py", description="Print P(known) of each question, as the model's own probe reads it.")
+    parser.error = raise_user_error
     parser.add_argument("--model", required=True, help="the language model: a Hugging Face folder or name")
     parser.add_argument("--probes", required=True, help="a run's probe folder, or its probes.safetensors")
     parser.add_argument("questions", nargs="*", help="questions; without any, one a line from standard input")
     command = parser.parse_args(argv)
     try:
         questions = [q.strip() for q in command.questions or sys.stdin]
-        for number, question in enumerate(questions, 1):
-            if not question:
-                raise UserError(f"question {number}: empty")
-            question.encode()
-        if not questions:
-            raise UserError("no questions: give them as arguments, or one a line on standard input")
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
-        probe, lm = load(command.probes), language_model.load(command.model, say=lambda text: print(text, file=sys.stderr))
-        for question, p in zip(questions, p_known(lm, probe, questions).tolist()):
-            print(f"{p:.3f}\t{''.join(c if c.isprintable() else chr(0xfffd) for c in question)}")
-    except (UserError, UnicodeError) as error:
-        print(f"error: {'a question is not UTF-8 text' if isinstance(error, UnicodeError) else error}", file=sys.stderr)
-        return 2
-    return 0
+        "".join(questions).encode()
+    except UnicodeError:
+        raise UserError("a question is not UTF-8 text") from None
+    if not questions:
+        raise UserError("no questions: give them as arguments, or one a line on standard input")
+    if not all(questions):
+        raise UserError(f"question {questions.index('') + 1}: empty")
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    probe, lm = load(command.probes), language_model.load(command.model, say=lambda text: print(text, file=sys.stderr))
+    for question, p in zip(questions, p_known(lm, probe, questions).tolist()):
+        print(f"{p:.3f}\t{''.join(c if c.isprintable() else chr(0xfffd) for c in question)}")
+
+
+def main(argv):
+    """The command line of the probe. Returns the exit status: 0, or 2 after a user's mistake."""
+    return exit_status(lambda: run_command(argv))
 
 
 if __name__ == "__main__":

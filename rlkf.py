@@ -10,13 +10,13 @@ Each stage below reads what earlier stages left in runs/NAME, calls a module, an
 the modules, the command line is in settings.py, and the two longest stages have a module each (policy.py, evaluate.py). Read
 in the order of the stages.
 """
+import math
 import os
 import sys
 from dataclasses import replace
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
 import ablate
@@ -40,8 +40,8 @@ import runs
 import settings as all_settings
 import tables
 from data import facts, general, sources, world
-from files import UserError, read_jsonl, write_json, write_jsonl
-from inputs import SPLITS, answer_records, hits_of, load_embedder, load_generations, load_known, load_model, load_questions, readings_of
+from files import UserError, exit_status, read_jsonl, write_json, write_jsonl
+from inputs import SPLITS, answer_records, check_fit, hits_of, load_embedder, load_generations, load_known, load_model, load_questions, readings_of
 from lm import chat_prompt, decode, generate, has_ended
 from runs import bar, followed, say
 
@@ -57,6 +57,8 @@ def stage_base(run):
     with bar(None, "steps", "pretraining the lab's model") as tick:
         def progress(step, total, loss):
             tick(1)
+            if not math.isfinite(loss):
+                raise UserError(f"--world.muon_lr, --world.adam_lr: the loss is not finite at step {step}; lower rates may help")
             if step % 20 == 0 or step == total:
                 run.log("base", step=step, steps=total, loss=float(loss))
         model = world.pretrain(the_world, tokenizer, instructions, s.world, s.seed, progress)
@@ -103,7 +105,8 @@ def stage_probe(run):
     split = load_questions(run)
     questions = [q for name in SPLITS for q in split[name]]
     lm, embedder = load_model(run), load_embedder(run)
-
+    for where, asked in ((s.questions, questions), *evaluate.load_sets(s).items()):
+        check_fit(run, lm, where, asked)
     generations = runs.in_blocks(run, "probe", questions, max(1, s.sampling.rows // config.k), f"answering, k = {config.k}",
                                  lambda block: answer_records(run, lm, block))
     hits = hits_of(questions, generations)
@@ -124,6 +127,9 @@ def stage_probe(run):
         say(f"  {s.model}: its layers have no attention output of their own before a projection; only mlp and hidden are probed")
     everyone = probe.split_by_group([questions[i]["subject"] for i in train], config, s.seed)
     parts = np.where(labels >= 0, everyone, -1)  # -1: left out
+    if any(set(labels[part == 0]) != {0, 1} or not (part == 1).any() or not (part == 2).any() for part in parts):
+        raise UserError(f"--probe.valid {config.valid}, --probe.test {config.test}: of {len({q['subject'] for q in split['train']})} subjects they leave no "
+                        "known and unknown question to train on, none to choose by or none to test on")
     found = probe.logits_everywhere(activations, labels.clip(0), parts == 0, config.l2, config.standardise)
     best = probe.choose(found, labels, parts, config.band)
     temperature, raw_error, error = probe.calibrate(best, labels, parts)
@@ -213,7 +219,7 @@ def stage_annotate(run):
 
 def general_records(run, lm):
     """The general preference pairs as records of a ranking, without those that are too long."""
-    limit, pairs = run.settings.reward.max_tokens, read_jsonl(run.path("data", "general.jsonl"))
+    limit, pairs = min(run.settings.reward.max_tokens, language_model.most_positions(lm)), read_jsonl(run.path("data", "general.jsonl"))
     records = [{"prompt": g["prompt"], "ranking": [g["chosen"], g["rejected"]], "kinds": ["chosen", "rejected"], "state": "general"} for g in pairs]
     longest = [len(prompt) + max(map(len, responses)) for prompt, responses, _ in (reward.tokenise(lm, r, 0.5) for r in records)]
     kept = [r for r, length in zip(records, longest) if length <= limit]
@@ -232,7 +238,8 @@ def stage_reward(run):
     held = {subjects[i] for i in order[:max(1, round(config.held_out * len(subjects)))]}
     parts = {"train": [r for r in records if subject[r["id"]] not in held], "test": [r for r in records if subject[r["id"]] in held]}
     if not parts["train"]:
-        raise UserError(f"{run.path('annotate', 'preferences.jsonl')}: holds no rankings to learn from (see the annotate stage's counts)")
+        raise UserError(f"{run.path('annotate', 'preferences.jsonl')}: of its {len(records)} rankings --reward.held_out {config.held_out} leaves none to learn "
+                        "from (see the annotate stage's counts)")
     known, lm = load_known(run), load_model(run)
     model = reward.load(run.base_model, lm.tokenizer, lm.dtype, s.device, s.seed, config.p_known)
     lm = model.lm  # the same tokenizer; the language model itself leaves the memory
@@ -283,43 +290,37 @@ STAGE_FUNCTIONS = {"base": stage_base, "data": stage_data, "probe": stage_probe,
                    "reward": stage_reward, "ppo": stage_ppo, "evaluate": stage_evaluate, "report": stage_report}
 
 
+def run_command(argv, place):
+    """What the command line asks for; place["folder"] is where an error that names no file came from."""
+    command = all_settings.parse_command_line(argv, __doc__, (*runs.STAGES, "ablate"))
+    if command.runs:
+        return say(compare.build(command.runs))
+    settings = all_settings.build(command.preset, command.given)
+    run = runs.Run(os.path.join("runs", command.run or command.preset), settings)
+    place["folder"] = run.folder
+    if command.list:
+        for number, stage in enumerate(run.stages, 1):
+            state = "done" if all(map(run.is_done, run.stages[:number])) else "would run again" if stage in run.records else "would run"
+            say(f"  {stage:10} {state:16} {STAGE_FUNCTIONS[stage].__doc__.split(chr(10))[0]}")
+        return
+    all_settings.check_device(settings.device)
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    if command.stage not in ("all", "ablate", *run.stages):
+        raise UserError(f"--stage {command.stage}: only the lab has this stage, not {settings.model}")
+    if command.stage in ("all", "evaluate", "ablate") and not run.is_done("evaluate"):
+        evaluate.check(settings)
+    run.open(command.preset)
+    if command.stage == "ablate":
+        ablate.ablate(run, command.preset, lambda given: all_settings.build(command.preset, {**command.given, **given}), STAGE_FUNCTIONS)
+    else:
+        run.do(run.stages if command.stage == "all" else (command.stage,), STAGE_FUNCTIONS)
+
+
 def main(argv):
     """The command line. Returns the exit status: 0, or 2 after a user's mistake."""
-    try:
-        command = all_settings.parse_command_line(argv, __doc__, (*runs.STAGES, "ablate"))
-        if command.runs:
-            say(compare.build(command.runs))
-            return 0
-        settings = all_settings.build(command.preset, command.given)
-        run = runs.Run(os.path.join("runs", command.run or command.preset), settings)
-        if command.list:
-            for place, stage in enumerate(run.stages, 1):
-                state = "done" if all(map(run.is_done, run.stages[:place])) else "would run again" if stage in run.records else "would run"
-                say(f"  {stage:10} {state:16} {STAGE_FUNCTIONS[stage].__doc__.split(chr(10))[0]}")
-            return 0
-        all_settings.check_device(settings.device)
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
-        if command.stage not in ("all", "ablate", *run.stages):
-            raise UserError(f"--stage {command.stage}: only the lab has this stage, not {settings.model}")
-        if command.stage in ("all", "evaluate", "ablate") and not run.is_done("evaluate"):
-            evaluate.check(settings)
-        run.open(command.preset)
-        if command.stage == "ablate":
-            ablate.ablate(run, command.preset, lambda given: all_settings.build(command.preset, {**command.given, **given}), STAGE_FUNCTIONS)
-        else:
-            run.do(run.stages if command.stage == "all" else (command.stage,), STAGE_FUNCTIONS)
-    except (UserError, FloatingPointError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except (OSError, SafetensorError) as error:
-        full = "; make room, and the same command goes on" if "No space left" in str(error) else ""
-        print(f"error: {getattr(error, 'filename', None) or (compare.FOLDER if command.runs else run.folder)}: {getattr(error, 'strerror', None) or error}{full}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
-        return 130
-    return 0
+    place = {"folder": compare.FOLDER}
+    return exit_status(lambda: run_command(argv, place), lambda: place["folder"])
 
 
 if __name__ == "__main__":

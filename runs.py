@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from benchmark_data import SOURCES
 from data.sources import parse_mix
-from files import UserError, append_jsonl, read_json, read_lines, whole, without_nan, write_json
+from files import UserError, append_jsonl, read_json, read_lines, whole_folder, without_nan, write_json
 from lm import batches_by_length
 from settings import LAB, flatten
 
@@ -146,12 +146,7 @@ class Run:
 
     def output(self, stage):
         """Context that yields a temporary folder, renamed to the stage's own when the block ends well."""
-        @contextlib.contextmanager
-        def folder():
-            with whole(self.stage_path(stage)) as part:
-                os.makedirs(part)
-                yield part
-        return folder()
+        return whole_folder(self.stage_path(stage))
 
     def work(self, stage, *parts):
         """A path in the stage's folder of half-done work; what other settings left there is removed first."""
@@ -189,7 +184,8 @@ class Run:
     def logged(self, stage):
         """The lines of metrics.jsonl of this stage under its present settings; of a repeated step the last counts."""
         path, by_step = self.path("metrics.jsonl"), {}
-        for _, line in read_lines(path) if os.path.exists(path) else ():
+        append_jsonl(path, [])  # cuts off a last line that an interruption tore
+        for _, line in read_lines(path):
             if line.get("stage") == stage and line.get("key") == self.key(stage):
                 by_step[line.get("event"), line.get("step")] = line
         return list(by_step.values())
@@ -205,14 +201,13 @@ def sha256_of(path, size, changed):
 def fingerprints(folder):
     """{file name: [bytes, sha256]} of a stage's files; of a file over 64 MB the size alone."""
     found = {}
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        path = os.path.join(folder, name)
+    for path in sorted(filter(os.path.isfile, (os.path.join(folder, name) for name in os.listdir(folder)))) if os.path.isdir(folder) else ():
         size = os.path.getsize(path)
         digest = None
         if size <= 64_000_000:
             with open(path, "rb") as f:
                 digest = hashlib.file_digest(f, "sha256").hexdigest()
-        found[name] = [size, digest]
+        found[os.path.basename(path)] = [size, digest]
     return found
 
 

@@ -23,7 +23,7 @@ from data.wiki_qa import QAConfig
 from data.world import WorldConfig, check as check_world
 from dpo import DPOConfig, RejectionConfig
 from dreamcatcher import AnnotateConfig
-from files import UserError
+from files import UserError, raise_user_error
 from honesty import EvaluateConfig
 from lm import Sampling
 from ppo import PPOConfig
@@ -106,7 +106,7 @@ CHOICES = {"dtype": ("float32", "bfloat16"), "algorithm": ("ppo", "dpo", "reject
            "annotate.hallucination": ("lowest", "highest")}
 
 RANGES = {  # what is expected: (whether a value is that, the settings of which it is)
-    "at least 1": (lambda value: value >= 1, """
+    "at least 1, at most 1e9": (lambda value: 1 <= value <= 1e9, """
         sampling.max_new_tokens sampling.rows probe.k probe.repeats probe.band probe.rows
         reward.epochs reward.batch reward.micro_rows reward.max_tokens reward.save_every sft.batch sft.micro_rows
         ppo.steps ppo.batch ppo.epochs ppo.guidance_tokens ppo.micro_rows ppo.validate_every ppo.save_every
@@ -115,12 +115,12 @@ RANGES = {  # what is expected: (whether a value is that, the settings of which 
         evaluate.resamples qa.count qa.scan qa.max_tokens qa.min_tokens qa.max_new_tokens qa.rows endpoint.budget
         world.profile_repeats world.question_repeats world.heard_repeats world.stranger_profiles world.stranger_questions
         world.stranger_heard world.skill_examples world.hidden world.layers world.heads world.mlp world.batch"""),
-    "at least 2": (lambda value: value >= 2, "world.train_people world.valid_people world.test_people"),
-    "at least 0": (lambda value: value >= 0, """
-        seed sampling.top_k annotate.uncertain_k reward.beta reward.general sft.steps
+    "at least 2, at most 1e9": (lambda value: 2 <= value <= 1e9, "world.train_people world.valid_people world.test_people"),
+    "at least 0, at most 1e9": (lambda value: 0 <= value <= 1e9, """
+        sampling.top_k annotate.uncertain_k reward.beta reward.general sft.steps
         ppo.value_coef ppo.value_clip ppo.missing_end ppo.kl_coef ppo.kl_target ppo.stop_kl rejection.missing_end
         world.value_power evaluate.samples_shown benchmarks.limit qa.temperature endpoint.retries"""),
-    "more than 0": (lambda value: value > 0, """
+    "more than 0, 1e-9 to 1e9": (lambda value: 1e-9 <= value <= 1e9, """
         sampling.temperature sampling.top_p annotate.uncertain_temperature
         reward.lr sft.lr sft.first_weight ppo.lr ppo.value_lr ppo.clip dpo.lr dpo.beta rejection.lr
         reward.max_grad_norm sft.max_grad_norm ppo.max_grad_norm dpo.max_grad_norm rejection.max_grad_norm
@@ -208,10 +208,10 @@ def check(settings):
     for section in ("probe", "annotate"):
         if flat[f"{section}.lower"] > flat[f"{section}.upper"]:
             raise UserError(f"--{section}.lower: expected at most --{section}.upper ({flat[f'{section}.upper']}), not {flat[f'{section}.lower']}")
-    if settings.seed >= 2**63:
-        raise UserError(f"--seed: expected less than 2^63, not {settings.seed}")
-    if not settings.probe.l2 or not all(1e-3 <= strength < float("inf") for strength in settings.probe.l2):
-        raise UserError("--probe.l2: expected numbers of at least 0.001 with commas between, such as 1,10,100")
+    if not 0 <= settings.seed < 2**63:
+        raise UserError(f"--seed: expected 0 or more, and less than 2^63, not {settings.seed}")
+    if not settings.probe.l2 or not all(1e-3 <= strength <= 1e9 for strength in settings.probe.l2):
+        raise UserError("--probe.l2: expected numbers from 0.001 to 1e9 with commas between, such as 1,10,100")
     unknown = set(settings.annotate.scores) - {"s_s2g", "s_p", "s_o2a", "s_s2a"}
     if unknown or not settings.annotate.scores or len(set(settings.annotate.scores)) < len(settings.annotate.scores):
         raise UserError(f"--annotate.scores: expected some of s_s2g,s_p,s_o2a,s_s2a, not {','.join(map(str, settings.annotate.scores))!r}")
@@ -279,7 +279,7 @@ def parse_command_line(argv, description, stages):
     parser = argparse.ArgumentParser(
         prog="rlkf.py", description=description, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=f"settings (--name value), with the defaults that a preset starts from:\n{help_text()}")
-    parser.error = lambda message: raise_user_error(message)
+    parser.error = raise_user_error
     parser.add_argument("--stage", metavar="STAGE", default="all", help=f"all (the default), or one of {', '.join(stages)}")
     parser.add_argument("--preset", metavar="PRESET", default="lab", help=f"one of {', '.join(PRESETS)}")
     parser.add_argument("--run", metavar="NAME", help="the run's folder is runs/NAME (default: the preset's name)")
@@ -312,10 +312,6 @@ def parse_command_line(argv, description, stages):
     if command.runs and (command.given or command.run or command.list):
         raise UserError(f"--runs: compares runs as they are; {', '.join(f'--{name}' for name in command.given) or '--run or --list'} means nothing beside it")
     return command
-
-
-def raise_user_error(message):
-    raise UserError(message)
 
 
 def check_device(device):

@@ -6,7 +6,7 @@ import csv
 import math
 import unicodedata
 
-from files import whole
+from files import whole_file
 
 DIGITS = {"nths": 3, "mean_words": 1}  # of the metrics that are no shares
 MARKUP = "\\|`*_<>[]&~$"  # what Markdown reads as more than a character
@@ -65,7 +65,7 @@ def read_csv(path):
 def write_csv(path, rows):
     """Write dicts as CSV; the columns are all their keys in order of first use."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    with whole(path) as part, open(part, "w", newline="", encoding="utf-8") as f:
+    with whole_file(path) as part, open(part, "w", newline="", encoding="utf-8") as f:
         writer = csv.DictWriter(f, columns)
         writer.writeheader()
         writer.writerows(rows)
@@ -73,5 +73,5 @@ def write_csv(path, rows):
 
 def write_text(path, text):
     """Write a text, whole or not at all."""
-    with whole(path) as part, open(part, "w", encoding="utf-8") as f:
+    with whole_file(path) as part, open(part, "w", encoding="utf-8") as f:
         f.write(text)

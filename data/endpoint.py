@@ -50,7 +50,7 @@ def check_url(url):
     """Raise UserError unless `url` is a plain http(s) address that may be written into a run's config.json."""
     try:
         parts = urlsplit(url)
-        fine = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        fine = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and parts.hostname.encode("idna")
     except ValueError:
         fine = False
     if not fine or not url.isascii() or re.search(r"\s", url):

@@ -109,3 +109,19 @@ def test_a_mistake_is_one_line_and_status_2(arguments, words, runs, capsys):
     out, error = capsys.readouterr()
     assert len(error.strip().splitlines()) == 1 and all(word in error for word in words), error
     assert out == "" and not (runs / "comparison.md").exists()
+
+
+@pytest.mark.parametrize("file, content", [
+    ("evaluate/honesty.json", "[]"), ("evaluate/honesty.json", '{"sets": {"test": {"rows": []}}}'), ("evaluate/honesty.json", '{"sets": {"test": {"rows": "x"}}}'),
+    ("reward/accuracy.json", '[{"state": "known"}]'), ("reward/accuracy.json", '"x"'), ("stages.json", '["evaluate"]'), ("stages.json", '{"evaluate": {"facts": {}}}')])
+def test_a_damaged_run_is_named(file, content, runs, capsys):
+    (runs / "b" / file).write_text(content)
+    assert rlkf.main(["--stage", "report", "--runs", "a", "b"]) == 2
+    out, error = capsys.readouterr()
+    assert error.startswith("error: --runs: b: ") and error.count("\n") == 1 and out == "" and not (runs / "comparison.md").exists()
+
+
+def test_a_run_called_as_the_comparison_is_not_overwritten(runs, capsys):
+    os.rename(runs / "b", runs / "comparison.md")
+    assert rlkf.main(["--stage", "report", "--runs", "a", "comparison.md"]) == 2
+    assert "a folder is in the way" in capsys.readouterr().err and (runs / "comparison.md" / "config.json").exists()

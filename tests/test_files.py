@@ -1,8 +1,11 @@
 """Files: what a user's mistake in one is answered with, and that nothing is ever left half written."""
 import json
 import os
+import subprocess
+import sys
 
 import pytest
+from safetensors import SafetensorError
 
 import files
 from files import UserError
@@ -106,29 +109,48 @@ def test_a_failed_write_leaves_the_old_file(write, tmp_path):
     assert files.read_json(path) == {"old": 1}
 
 
-def test_whole_replaces_a_folder_only_when_the_block_ends_well(tmp_path):
+def test_a_whole_folder_replaces_another_only_when_the_block_ends_well(tmp_path):
     path = str(tmp_path / "stage")
     for text in ("first", "second"):
-        with files.whole(path) as part:
-            os.makedirs(part)
+        with files.whole_folder(path) as part:
             open(os.path.join(part, f"{text}.txt"), "w").close()
             assert not os.path.exists(os.path.join(path, f"{text}.txt")), "nothing is seen before the end"
         assert os.listdir(path) == [f"{text}.txt"], "nothing of the old folder stays"
     with pytest.raises(KeyboardInterrupt):
-        with files.whole(path) as part:
-            os.makedirs(part)
+        with files.whole_folder(path) as part:
             open(os.path.join(part, "third.txt"), "w").close()
             raise KeyboardInterrupt
     assert os.listdir(path) == ["second.txt"]
-    with files.whole(path) as part:  # what the interrupted block left is in nobody's way
-        os.makedirs(part)
+    with files.whole_folder(path):  # what the interrupted block left is in nobody's way
+        pass
     assert os.listdir(path) == [] and os.listdir(tmp_path) == ["stage"]
 
 
-def test_whole_overwrites_what_an_interrupted_write_left(tmp_path):
+def test_a_whole_file_overwrites_what_an_interrupted_write_left(tmp_path):
     (tmp_path / "value.json.part").write_text("torn")
     files.write_json(str(tmp_path / "value.json"), 1)
     assert files.read_json(str(tmp_path / "value.json")) == 1 and os.listdir(tmp_path) == ["value.json"]
+
+
+@pytest.mark.parametrize("taken", ["value.json", "value.json.part"])
+def test_a_folder_in_the_way_of_a_file_stays(taken, tmp_path):
+    (tmp_path / taken).mkdir()
+    (tmp_path / taken / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="is in the way"):
+        files.write_json(str(tmp_path / "value.json"), 1)
+    assert (tmp_path / taken / "mine.txt").read_text() == "mine"
+
+
+def test_a_pipe_is_refused_as_files_are_read_more_than_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="a pipe; expected a file"):
+        files.read_jsonl(str(tmp_path / "pipe"))
+
+
+def test_a_subject_or_category_of_zero_is_one(tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"question": "a", "answers": ["b"], "subject": 0, "category": 0}\n{"question": "c", "answers": ["d"], "subject": "", "category": null}\n')
+    assert [(q["subject"], q["category"]) for q in files.read_questions(str(path))] == [("0", "0"), ("line-2", "all")]
 
 
 # ---------------------------------------------------------------------------------------------------- questions
@@ -179,3 +201,42 @@ def test_half_a_surrogate_pair_is_named_by_its_line(tmp_path):
     path = tmp_path / "questions.jsonl"
     path.write_text('{"question": "Who?", "answers": ["I"]}\n{"question": "\\ud800?", "answers": ["I"]}\n')
     assert "line 2" in complaint(files.read_questions, str(path))
+
+
+# ---------------------------------------------------------------------------------------------------- commands
+
+def failing(error):
+    def work():
+        raise error
+    return work
+
+
+@pytest.mark.parametrize("error, status, line", [
+    (UserError("two\nlines"), 2, "error: two lines"), (FloatingPointError("not finite"), 2, "error: not finite"),
+    (FileNotFoundError(2, "No such file", "here.txt"), 2, "error: here.txt: No such file"), (OSError(5, "Input/output error"), 2, "error: there: Input/output error"),
+    (OSError(28, "No space left on device", "f"), 2, "error: f: No space left on device; make room, and the same command goes on"),
+    (SafetensorError("header too small"), 2, "error: there: header too small"),
+    (MemoryError(), 2, "error: out of memory (MemoryError); settings called rows or micro_rows say how much is held at a time"),
+    (RuntimeError("CUDA out of memory. Tried"), 2, "error: out of memory (CUDA out of memory. Tried); settings called rows or micro_rows say how much is held at a time"),
+    (KeyboardInterrupt(), 130, "interrupted; the same command goes on from here")])
+def test_what_stops_a_command_is_one_line_and_a_status(error, status, line, capsys):
+    assert files.exit_status(failing(error), lambda: "there") == status
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+def test_a_defect_of_the_program_is_not_hidden():
+    for error in (KeyError("x"), RuntimeError("shapes")):
+        with pytest.raises(type(error)):
+            files.exit_status(failing(error))
+
+
+def test_a_reader_that_leaves_and_a_terminal_without_all_characters_are_no_errors():
+    program = "import files, sys; sys.exit(files.exit_status(lambda: [print('%s', flush=True) for _ in range(100_000)]))"
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    with subprocess.Popen([sys.executable, "-c", program % "x"], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait() == 141
+    done = subprocess.run([sys.executable, "-c", "import files, sys; sys.exit(files.exit_status(lambda: print('caf\u00e9 \u5317')))"], cwd=root,
+                          capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"caf? ?\n", b"")

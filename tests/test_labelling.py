@@ -1,6 +1,7 @@
 """The labelling tool from end to end on a tiny model, killed and resumed, and against bad files."""
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -137,3 +138,75 @@ def test_one_question_and_one_answer_are_labelled(tmp_path, model):
     (record,) = read(out)
     assert record["s_s2g"] == [1.0] and record["state"] == ("known" if answers.is_correct(record["readings"][0]) else "unknown")
     assert np.isfinite(record["factuality"]).all()
+
+
+def changed(arguments, **given):
+    """The arguments with other values."""
+    return [given.get(before.removeprefix("--"), word) for before, word in zip(["", *arguments], arguments)]
+
+
+@pytest.mark.parametrize("out, words", [
+    ("questions.jsonl", "would overwrite --questions"), ("made.jsonl", "would overwrite --generations"), ("", "expected the name of a file"),
+    ("results", "not of a folder"), ("results/", "not of a folder"), ("nowhere/labels.jsonl", "there is no folder"), ("other", "is in the way")])
+def test_what_the_user_has_is_never_overwritten(out, words, made, tmp_path, capsys):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "mine.txt").write_text("mine")
+    (tmp_path / "other.work").write_text('{"question": "mine"}\n')
+    files = lambda: {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    before = files()
+    assert labelling.main(changed(made, out=out and f"{tmp_path}/{out}")) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and words in error and files() == before
+
+
+def test_questions_that_lie_where_half_done_work_would_are_kept(made, tmp_path, capsys):
+    (tmp_path / "labels.jsonl.work").write_bytes((tmp_path / "questions.jsonl").read_bytes())
+    assert labelling.main(changed(made, questions=str(tmp_path / "labels.jsonl.work"))) == 2
+    assert "would overwrite --questions" in capsys.readouterr().err and len(read(tmp_path / "labels.jsonl.work")) == 3
+
+
+def test_corrected_generations_are_labelled_anew(made, monkeypatch, capsys):
+    monkeypatch.setattr(labelling, "AT_ONCE", 1)
+    append = labelling.append_jsonl
+
+    def dying(path, lines):
+        append(path, lines)
+        if "id" in lines[0]:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(labelling, "append_jsonl", dying)
+        assert labelling.main(made) == 130
+    path = made[made.index("--generations") + 1]
+    written(Path(path), [{**record, "normal": ["paris"] * 3} for record in read(path)])
+    assert labelling.main(made) == 0
+    assert all(record["normal"] == ["paris"] * 3 for record in read(made[-1])) and "starting again" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line, words", [
+    ('{"normal": ["a", "b", "c"]}', '"id" must be'), ('{"id": "peru", "normal": ["a", "b", "c"]}', "is already that of line 1"),
+    ('{"id": "x", "normal": ["a", "b", "\\ud800"]}', "whole characters")])
+def test_bad_lines_of_generations_are_named(line, words, made, capsys):
+    path = made[made.index("--generations") + 1]
+    with open(path, "a", encoding="utf-8") as f:
+        f.write(line + "\n")
+    assert labelling.main(made) == 2
+    assert f"{path}, line 4: " in (error := capsys.readouterr().err) and words in error
+
+
+def test_a_threshold_needs_two_generations(tmp_path, model, capsys):
+    questions = written(tmp_path / "q.jsonl", [{"question": "who wrote hamlet ?", "id": "a"}])
+    generations = written(tmp_path / "g.jsonl", [{"id": "a", "normal": ["paris"]}])
+    assert labelling.main(["--questions", questions, "--generations", generations, "--embedder", model, "--out", str(tmp_path / "o.jsonl")]) == 2
+    assert "needs two generations" in capsys.readouterr().err
+
+
+def test_a_wrong_file_of_peoples_labels_is_said_before_anything_is_labelled(made, tmp_path, capsys):
+    assert labelling.main([*made, "--human", written(tmp_path / "people.jsonl", [{"id": "peru"}])]) == 2
+    assert "people.jsonl, line 1" in capsys.readouterr().err and not os.path.exists(tmp_path / "labels.jsonl") and not os.path.exists(tmp_path / "labels.jsonl.work")
+
+
+@pytest.mark.parametrize("arguments", [["--k", "five"], ["--nonsense"], []])
+def test_what_argparse_refuses_is_one_line_too(arguments, capsys):
+    assert labelling.main(arguments) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -143,3 +143,58 @@ def test_a_tokenizer_larger_than_the_model_is_a_users_mistake(llama, tmp_path):
 def test_a_tokenizer_without_end_token_is_a_users_mistake(folder):
     change_json(folder / "tokenizer_config.json", lambda config: config.pop("eos_token"))
     expect_user_error(folder, "eos_token")
+
+
+@pytest.mark.parametrize("configured", ["</s>", [[1]], {}, ["a"]])
+def test_an_end_token_that_is_no_token_id_is_a_users_mistake(folder, configured):
+    change_json(folder / "generation_config.json", lambda config: config.update(eos_token_id=configured))
+    with pytest.raises(UserError, match="eos_token_id|cannot be loaded"):
+        language_model.load(str(folder))
+
+
+def test_weights_that_are_not_finite_are_a_users_mistake(folder):
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"].fill_(float("nan"))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    expect_user_error(folder, "not finite")
+
+
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ messages + 1 }}", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ messages[0].content.nothing.at }}"])
+def test_a_chat_template_that_fails_is_a_users_mistake(llama, tmp_path, template):
+    tokenizer = copy.deepcopy(llama.tokenizer)
+    tokenizer.chat_template = template
+    language_model.save(replace(llama, tokenizer=tokenizer), tmp_path)
+    with pytest.raises(UserError, match="the model's chat template fails") as error:
+        language_model.load(str(tmp_path))
+    assert "\n" not in str(error.value)
+
+
+def test_a_chat_template_without_the_question_is_a_users_mistake(llama, tmp_path):
+    tokenizer = copy.deepcopy(llama.tokenizer)
+    tokenizer.chat_template = "<user> who ? <assistant>"
+    language_model.save(replace(llama, tokenizer=tokenizer), tmp_path)
+    expect_user_error(tmp_path, "leaves out what the user says")
+
+
+TINY = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2}
+OTHERS = {  # recurrent; an encoder that sees what follows; positions that do not count from the first token of a padded row
+    "mamba": lambda: transformers.MambaForCausalLM(transformers.MambaConfig(**TINY, state_size=4)),
+    "bert": lambda: transformers.BertLMHeadModel(transformers.BertConfig(**TINY, num_attention_heads=2, intermediate_size=32)),
+    "bart": lambda: transformers.BartForCausalLM(transformers.BartConfig(
+        vocab_size=64, d_model=16, decoder_layers=2, decoder_attention_heads=2, decoder_ffn_dim=32, is_decoder=True))}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_model_that_reads_padded_rows_in_another_way_is_refused(kind, llama):
+    torch.manual_seed(0)
+    model = OTHERS[kind]().eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.normal_(std=0.5)
+    with pytest.raises(UserError, match=f"some/folder: {type(model).__name__} does not read padded rows"):
+        language_model.check_reading(language_model.wrap(model, llama.tokenizer), "some/folder")
+
+
+def test_the_models_of_the_other_tests_are_not_refused(llama, gpt2):
+    for lm in (llama, gpt2):
+        language_model.check_reading(lm, "some/folder")

@@ -8,6 +8,7 @@ import torch
 
 import optim
 import tiny
+from files import UserError
 from tiny import one_thread  # noqa: F401
 
 
@@ -172,3 +173,22 @@ def test_a_checkpoint_is_safetensors_and_json(tmp_path):
     optim.save_checkpoint(str(tmp_path / "checkpoint"), parts, optimizer_of(parts), {"step": 1})
     assert sorted(os.listdir(tmp_path / "checkpoint")) == ["training.json", "training.safetensors"]
     assert json.loads((tmp_path / "checkpoint" / "training.json").read_text()) == {"step": 1}
+
+
+@pytest.mark.parametrize("file, content", [("training.safetensors", b"torn"), ("training.safetensors", None), ("training.json", b"{"), ("training.json", None)])
+def test_a_damaged_checkpoint_is_named_and_what_to_do(file, content, tmp_path):
+    parts = modules(False, 1)
+    optim.save_checkpoint(str(tmp_path / "checkpoint"), parts, optimizer_of(parts), {"step": 0})
+    (tmp_path / "checkpoint" / file).unlink()
+    if content is not None:
+        (tmp_path / "checkpoint" / file).write_bytes(content)
+    with pytest.raises(UserError, match="checkpoint"):
+        optim.load_checkpoint(str(tmp_path / "checkpoint"), parts, optimizer_of(parts))
+
+
+def test_another_models_checkpoint_is_refused(tmp_path):
+    parts = modules(False, 1)
+    optim.save_checkpoint(str(tmp_path / "c"), parts, optimizer_of(parts), {"step": 0})
+    other = {**parts, "head": torch.nn.Linear(16, 1)}
+    with pytest.raises(UserError, match="not a whole checkpoint of this model; delete it"):
+        optim.load_checkpoint(str(tmp_path / "c"), other, optimizer_of(other))

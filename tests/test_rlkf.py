@@ -361,3 +361,26 @@ def test_help_names_every_preset_stage_and_setting(capsys):
     assert ended.value.code == 0
     for word in ("smollm2", "annotate", "--ppo.kl_coef", "--annotate.rule", "paper: 0"):
         assert word in text
+
+
+@pytest.mark.parametrize("where", ["questions", "further"])
+def test_a_question_that_does_not_fit_is_said_before_anything_is_sampled(where, finished, tmp_path, monkeypatch, capsys):
+    """Plain it would fit; with the instruction of a later stage before it, it does not."""
+    lines = [json.dumps({"question": f"where does anna number {n} live ?", "answers": ["paris"], "id": f"q{n}"}) for n in range(60)]
+    long = json.dumps({"question": "where " * 228 + "?", "answers": ["paris"], "id": "long"})
+    (tmp_path / "mine.jsonl").write_text("\n".join([*lines, *([long] if where == "questions" else [])]))
+    (tmp_path / "further.jsonl").write_text(long)
+    monkeypatch.chdir(tmp_path)
+    asked = [] if where == "questions" else ["--eval-questions", "further.jsonl"]
+    assert rlkf.main(["--stage", "all", "--preset", "smollm2", "--model", str(finished / "runs" / "lab" / "base"), "--embedder", "base",
+                      "--questions", "mine.jsonl", "--dtype", "float32", *asked]) == 2
+    error = capsys.readouterr().err
+    assert f"question long of {'mine.jsonl' if where == 'questions' else 'further'}: its prompt of" in error.splitlines()[-1]
+    assert not os.path.exists("runs/smollm2/probe.work/generations.jsonl")
+
+
+def test_shares_that_leave_the_probe_nothing_to_learn_from_are_a_users_mistake(finished, tmp_path, monkeypatch, capsys):
+    shutil.copytree(finished / "runs", tmp_path / "runs", copy_function=os.link)
+    monkeypatch.chdir(tmp_path)
+    assert rlkf.main(["--stage", "probe", *ARGUMENTS, "--probe.valid", "0.0001"]) == 2
+    assert "error: --probe.valid 0.0001, --probe.test 0.2: of 24 subjects" in capsys.readouterr().err

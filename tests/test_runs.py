@@ -336,6 +336,23 @@ def test_the_log_is_read_by_stage_event_and_present_settings(tmp_path):
     assert [line["loss"] for line in run.logged("reward")] == [0.1]
 
 
+def test_a_torn_last_line_of_the_log_is_cut_off(tmp_path):
+    run = make(tmp_path)
+    for step in (1, 2):
+        run.log("reward", step=step, loss=0.5)
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert [line["step"] for line in run.logged("reward")] == [1] and len(files.read_jsonl(str(path))) == 1
+
+
+def test_what_others_put_into_a_stages_folder_is_passed_over(tmp_path):
+    run = make(tmp_path)
+    finish(run, "base")
+    os.makedirs(tmp_path / "base" / ".ipynb_checkpoints")
+    os.symlink("nowhere", tmp_path / "base" / "dangling")
+    run.check_files("base")
+
+
 # ---------------------------------------------------------------------------------------------------- training loops
 
 def steps(*skipped):
