@@ -87,7 +87,8 @@ def draw_all(folder, probes, logged, sets, settings):
          + (", and the thresholds of known and unknown" if shares else "; which of them are known is given in the lab"), draw_hits(test["hits"], shares))
     for n, (name, result) in enumerate(sets.items(), 1):
         end, of = ("", "") if n == 1 else (f"_{n}", f" ({name})")
-        keep(f"refusals{end}.png", f"refusals on unknown against over-refusal{of}; up and to the left is better", draw_refusals(result))
+        if result["n_known"] and result["n_unknown"]:
+            keep(f"refusals{end}.png", f"refusals on unknown against over-refusal{of}; up and to the left is better", draw_refusals(result))
         if result["confidence"]:
             keep(f"risk_coverage{end}.png", f"share wrong among the answers that a score trusts most{of}; lower is better", draw_risk_coverage(result["confidence"]))
             keep(f"reliability{end}.png", f"share right against stated confidence{of}; on the diagonal is calibrated", draw_reliability(result["confidence"]))

@@ -298,7 +298,7 @@ def abstention(figures):
     """A sentence on how often the policy abstains before the first update (figures of the first step), and whether that is too rare."""
     unguided, guided = figures["refusals_unknown"], figures["refusals_guided"]
     nothing = guided < 0.02 and not unguided >= 0.02
-    return (f"{unguided:.0%} of unguided answers to unknown questions and {guided:.0%} of guided answers refuse"
+    return (f"{'-' if math.isnan(unguided) else f'{unguided:.0%}'} of unguided answers to unknown questions and {guided:.0%} of guided answers refuse"
             + ("; there is next to nothing to reinforce (a warm-up, --sft.steps, would help)" if nothing else ""))
 
 

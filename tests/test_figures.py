@@ -158,6 +158,12 @@ def test_ablation_has_a_point_a_variant_and_a_curve_a_seed(tmp_path):
     drawn_well(figure, tmp_path)
 
 
+def test_a_set_without_known_or_without_unknown_questions_has_no_plane_of_refusals(probes, tmp_path):
+    settings = {"model": "a model", "probe.k": 4, "evaluate.known_share": 0.5, "evaluate.unknown_share": 0.0}
+    sets = {"test": hand_run.question_set(), "b": hand_run.question_set(n_known=0), "c": hand_run.question_set(n_unknown=0)}
+    assert [name for name, _ in figures.draw_all(str(tmp_path), probes, [], sets, settings) if "refusals" in name] == ["refusals.png"]
+
+
 def test_all_figures_of_a_run_have_a_caption(probes, tmp_path):
     settings = {"model": "a model", "probe.k": 4, "evaluate.known_share": 0.5, "evaluate.unknown_share": 0.0}
     made = figures.draw_all(str(tmp_path / "f"), probes, [*hand_run.STEPS, *hand_run.LOOKS], {"test": hand_run.question_set(), "$x_": hand_run.question_set()}, settings)

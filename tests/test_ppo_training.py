@@ -265,3 +265,8 @@ def test_with_a_separate_critic_a_run_resumes_bit_for_bit(tmp_path):
     figures += run(resumed, resumed_critic, optimizer, config, progress=progress)
     assert json.dumps(figures) == json.dumps(unbroken)
     assert tiny.weights(resumed.model, resumed_critic) == tiny.weights(policy.model, critic)
+
+
+def test_without_unguided_answers_to_unknown_questions_there_is_no_share_of_them():
+    said = ppo.abstention({"refusals_unknown": float("nan"), "refusals_guided": 0.17})
+    assert said == "- of unguided answers to unknown questions and 17% of guided answers refuse"
