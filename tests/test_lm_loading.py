@@ -198,3 +198,11 @@ def test_a_model_that_reads_padded_rows_in_another_way_is_refused(kind, llama):
 def test_the_models_of_the_other_tests_are_not_refused(llama, gpt2):
     for lm in (llama, gpt2):
         language_model.check_reading(lm, "some/folder")
+
+
+def test_a_lack_of_memory_is_not_taken_for_an_unsuitable_model(llama, monkeypatch):
+    def full(*args, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    monkeypatch.setattr(language_model, "behind_prefix", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        language_model.check_reading(llama, "some/folder")
