@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from files import UserError, first_line, read_json
-from folders import check_vocabulary, from_folder
-from lm import batches_by_length
+from data.files import read_json
+from lm.batching import batches_by_length
+from lm.errors import UserError, first_line
+from lm.folders import check_vocabulary, from_folder
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-import answers
-import critic as critics
-import optim
-from forward import collate, entropy, log_probs, padded, response_logits
-from lm import batches_by_length, decode, generate, generator_for, has_ended, render, response_ids
+from lm import optim
+from lm.batching import batches_by_length
+from lm.chat import decode, has_ended, render, response_ids
+from lm.forward import collate, entropy, forward_arguments, log_probs, padded, response_logits, response_positions
+from lm.sampling import generate, generator_for
+from reading import answers
 
 
 @dataclass
@@ -111,6 +112,50 @@ def explained_variance(values, returns, mask):
     return float(1 - variance(returns - values) / spread) if spread > 1e-12 else 0.0
 
 
+# ---------------------------------------------------------------------------------------------------- the critic
+
+class Critic(torch.nn.Module):
+    """The trunk of a reward.RewardModel with one output; values start as its normalised scores of what is written so far.
+
+    Of a head that reads P(known) the scores are those at P(known) = 1/2.
+    """
+
+    def __init__(self, model):
+        super().__init__()
+        weight = model.lm.model.score.weight.detach()[:1]                        # (1, width)
+        self.trunk, self.autocast = model.lm.model.base_model, model.lm.autocast
+        self.head = torch.nn.Linear(weight.shape[1], 1).to(weight.device)
+        with torch.no_grad():
+            self.head.weight.copy_(weight / model.std)
+            self.head.bias.fill_(-model.mean / model.std)
+
+    def forward(self, batch):
+        """Values (tokens,) float32 of the states before each response token of a forward.Batch, tokens in row-major order."""
+        with self.autocast():
+            states = self.trunk(**forward_arguments(self.trunk, batch)).last_hidden_state   # (batch, own time, width)
+        return self.head(states[response_positions(batch)].float())[:, 0]
+
+
+def new_value_head(policy):
+    """A linear layer from the policy's last hidden state to one value, zero at the start, in float32."""
+    width = policy.model.get_output_embeddings().weight.shape[1]
+    head = torch.nn.Linear(width, 1).to(policy.device)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    return head
+
+
+def values(critic, hidden, batch):
+    """Values (tokens,) by either kind: `hidden` (tokens, width) are the policy's states, `batch` is what they come from."""
+    return critic(batch) if isinstance(critic, Critic) else critic(hidden)[:, 0]
+
+
+def new_optimizer(policy, critic, config):
+    """AdamW with one group for the policy and one for the value head or critic (config: ppo.PPOConfig)."""
+    return optim.adamw([{"params": list(policy.model.parameters()), "lr": config.lr},
+                        {"params": list(critic.parameters()), "lr": config.value_lr}])
+
+
 # ---------------------------------------------------------------------------------------------------- the rollout
 
 def guidance_of_step(step, config):
@@ -188,7 +233,7 @@ def token_figures(policy, critic, batch, temperature, with_entropy=False):
     """(log-probabilities (batch, time), values (batch, time) or None, summed entropy or None) of the response tokens."""
     logits, hidden = response_logits(policy, batch, temperature)
     log_prob = padded(log_probs(logits, batch.response[batch.response_mask]), batch.response_mask)
-    value = padded(critics.values(critic, hidden, batch), batch.response_mask) if critic is not None else None
+    value = padded(values(critic, hidden, batch), batch.response_mask) if critic is not None else None
     return log_prob, value, float(entropy(logits).sum()) if with_entropy else None
 
 

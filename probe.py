@@ -23,11 +23,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers.utils import logging as transformers_logging
 
-import lm as language_model
-import metrics
-from files import UserError, exit_status, raise_user_error
-from lm import batches_by_length, behind_prefix, cache_argument, chat_prompt, check_lengths, generator_for, read_prefix
-from logistic import fit_logistic
+from evaluation import metrics
+from lm import model as language_model
+from lm.batching import batches_by_length, behind_prefix, cache_argument, check_lengths, read_prefix
+from lm.chat import chat_prompt
+from lm.errors import UserError, exit_status, raise_user_error
+from lm.logistic import fit_logistic
+from lm.sampling import generator_for
 
 ATTENTION_NAMES = ("self_attn", "self_attention", "attention", "attn")
 PROJECTION_NAMES = ("o_proj", "out_proj", "c_proj", "dense")

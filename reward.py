@@ -16,11 +16,14 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification
 
-import optim
-from folders import from_folder
-from forward import collate, forward_arguments
-from lm import LM, batches_by_length, generator_for, render, response_ids
-from metrics import wilson_interval
+from evaluation.metrics import wilson_interval
+from lm import optim
+from lm.batching import batches_by_length
+from lm.chat import render, response_ids
+from lm.folders import from_folder
+from lm.forward import collate, forward_arguments
+from lm.model import LM
+from lm.sampling import generator_for
 
 
 @dataclass

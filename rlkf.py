@@ -19,32 +19,36 @@ import numpy as np
 import torch
 from transformers.utils import logging as transformers_logging
 
-import ablate
-import answers
-import asking
-import compare
 import dreamcatcher
 import embed
-import evaluate
-import honesty
-import lm as language_model
-import metrics
-import optim
-import policy
 import probe
-import probe_study
-import report
-import rankings
 import reward
-import runs
-import settings as all_settings
-import tables
 from data import facts, general, sources, world
-from files import UserError, exit_status, read_jsonl, write_json, write_jsonl
-from inputs import SPLITS, answer_records, check_fit, hits_of, load_embedder, load_generations, load_known, load_model, load_questions, readings_of
-from lm import chat_prompt, decode, generate, has_ended
-from runs import bar, followed, say
-
+from data.files import read_jsonl, write_json, write_jsonl
+from evaluation import honesty, metrics
+from experiment import ablate, asking, compare, evaluate, policy, probe_study, report, runs, tables
+from experiment import settings as all_settings
+from experiment.checkpoint import load_checkpoint, save_checkpoint
+from experiment.inputs import (
+    SPLITS,
+    answer_records,
+    check_fit,
+    hits_of,
+    load_embedder,
+    load_generations,
+    load_known,
+    load_model,
+    load_questions,
+    readings_of,
+)
+from experiment.runs import bar, followed, say
+from lm import model as language_model
+from lm import optim
+from lm.batching import most_positions
+from lm.chat import chat_prompt, decode, has_ended, render, response_ids
+from lm.errors import UserError, exit_status
+from lm.sampling import generate, generator_for
+from reading import answers
 
 # ---------------------------------------------------------------------------------------------------- the stages
 
@@ -84,7 +88,7 @@ def stage_data(run):
         split = facts.split_by_subject(sources.keep_repeats_together(sources.mix(parts, s.seed)), s.seed)
     if s.general:
         pairs = general.read(s.general)
-        order = torch.randperm(len(pairs), generator=language_model.generator_for(s.seed, "general")).tolist()
+        order = torch.randperm(len(pairs), generator=generator_for(s.seed, "general")).tolist()
         extra["general"] = [pairs[i] for i in order]
     for name in SPLITS:
         if len(split[name]) < 5:
@@ -177,11 +181,11 @@ def stage_annotate(run):
     def answer(block):
         prompts = [chat_prompt(lm, q["question"], dreamcatcher.uncertain_instruction(q, s.seed)) for q in block]
         sampled = generate(lm, prompts, sampling, config.uncertain_k, [f"uncertain {q['id']}" for q in block], s.seed)
-        return [{"id": q["id"], "uncertain": [rankings.finish(decode(lm, r), has_ended(lm, r)) for r in rs]}
+        return [{"id": q["id"], "uncertain": [dreamcatcher.finish(decode(lm, r), has_ended(lm, r)) for r in rs]}
                 for q, rs in zip(block, sampled)]
 
     generations = [normal[q["id"]] for q in questions]
-    texts = [[rankings.finish(t, e) for t, e in zip(g["normal"], g["normal_ended"])] for g in generations]
+    texts = [[dreamcatcher.finish(t, e) for t, e in zip(g["normal"], g["normal_ended"])] for g in generations]
     if config.uncertain_k:
         made = runs.in_blocks(run, "annotate", questions, max(1, s.sampling.rows // config.uncertain_k), "uncertain answers", answer)
         uncertain = [record["uncertain"] for record in made]
@@ -193,9 +197,9 @@ def stage_annotate(run):
     hits = hits_of(questions, generations)
     correct, states = dreamcatcher.label(factuality, hits, config, s_p)
     vectors = embed.embed(embedder, [t for u in uncertain for t in u])
-    records, dropped = rankings.preferences(questions, states, texts, factuality, uncertain, vectors, config)
+    records, dropped = dreamcatcher.preferences(questions, states, texts, factuality, uncertain, vectors, config)
     if config.shuffle_states:
-        records = rankings.shuffle_states(records, s.seed)
+        records = dreamcatcher.shuffle_states(records, s.seed)
     counts, warnings = dreamcatcher.histogram(states)
     table = {"rule": config.rule, "questions": len(questions), "states": counts, "rankings": len(records), "dropped": dict(dropped),
              "score AUROC": metrics.auroc(factuality, hits)}
@@ -209,7 +213,7 @@ def stage_annotate(run):
             {"id": q["id"], **{name: value[i].tolist() for name, value in scores.items()}, "factuality": factuality[i].tolist(),
              "correct": correct[i].tolist(), "state": states[i]} for i, q in enumerate(questions)])
         write_jsonl(os.path.join(folder, "preferences.jsonl"), records)
-        write_jsonl(os.path.join(folder, "pairs.jsonl"), [pair for record in records for pair in rankings.pairs(record)])
+        write_jsonl(os.path.join(folder, "pairs.jsonl"), [pair for record in records for pair in dreamcatcher.pairs(record)])
         write_json(os.path.join(folder, "summary.json"), table)
     say(f"  {', '.join(f'{n} {state}' for state, n in counts.items())}; {len(records)} rankings"
         + "".join(f"; {n} dropped: {why}" for why, n in dropped.items()))
@@ -219,7 +223,7 @@ def stage_annotate(run):
 
 def general_records(run, lm):
     """The general preference pairs as records of a ranking, without those that are too long."""
-    limit, pairs = min(run.settings.reward.max_tokens, language_model.most_positions(lm)), read_jsonl(run.path("data", "general.jsonl"))
+    limit, pairs = min(run.settings.reward.max_tokens, most_positions(lm)), read_jsonl(run.path("data", "general.jsonl"))
     records = [{"prompt": g["prompt"], "ranking": [g["chosen"], g["rejected"]], "kinds": ["chosen", "rejected"], "state": "general"} for g in pairs]
     longest = [len(prompt) + max(map(len, responses)) for prompt, responses, _ in (reward.tokenise(lm, r, 0.5) for r in records)]
     kept = [r for r, length in zip(records, longest) if length <= limit]
@@ -234,7 +238,7 @@ def stage_reward(run):
     subject = {q["id"]: q["subject"] for q in read_jsonl(run.path("data", "train.jsonl"))}
     records = read_jsonl(run.path("annotate", "preferences.jsonl"))
     subjects = sorted({subject[r["id"]] for r in records})
-    order = torch.randperm(len(subjects), generator=language_model.generator_for(s.seed, "reward held out")).tolist()
+    order = torch.randperm(len(subjects), generator=generator_for(s.seed, "reward held out")).tolist()
     held = {subjects[i] for i in order[:max(1, round(config.held_out * len(subjects)))]}
     parts = {"train": [r for r in records if subject[r["id"]] not in held], "test": [r for r in records if subject[r["id"]] in held]}
     if not parts["train"]:
@@ -250,15 +254,15 @@ def stage_reward(run):
     examples = {name: [reward.tokenise(lm, r, known[r["id"]]["p_known"] if "id" in r else 0.5) for r in part] for name, part in parts.items()}
     optimizer = optim.adamw([{"params": list(model.lm.model.parameters()), "lr": config.lr}])
     modules, checkpoint = {"reward": model.lm.model}, run.work("reward", "checkpoint")
-    progress = optim.load_checkpoint(checkpoint, modules, optimizer) or {"step": 0}
+    progress = load_checkpoint(checkpoint, modules, optimizer) or {"step": 0}
     for figures in followed(run, "reward", reward.learn(model, examples["train"], config, s.seed, optimizer, progress["step"]), "reward model",
                             reward.steps_of(examples["train"], config), progress["step"], config.save_every,
-                            lambda: optim.save_checkpoint(checkpoint, modules, optimizer, progress)):
+                            lambda: save_checkpoint(checkpoint, modules, optimizer, progress)):
         progress["step"] = figures["step"]
     initial = {g["id"]: g["normal"][0] for g in read_jsonl(run.path("annotate", "generations.jsonl"))}
     factual = [r for r in parts["train"] if r["state"] != "general"]
-    reward.set_normalisation(model, [language_model.render(lm, r["prompt"]) for r in factual],
-                             [language_model.response_ids(lm, initial[r["id"]]) for r in factual],
+    reward.set_normalisation(model, [render(lm, r["prompt"]) for r in factual],
+                             [response_ids(lm, initial[r["id"]]) for r in factual],
                              [known[r["id"]]["p_known"] for r in factual])
     table = reward.accuracy_by_state(model, parts["test"], examples["test"])
     with run.output("reward") as folder:

@@ -7,8 +7,8 @@ says what a pair claims is approximated by the words that they share. Left out: 
 """
 import re
 
-import answers
 from data.text import HAN, HAN_CHARACTER, STOP_ZH, content_words, language_of, sentences, shingles
+from reading import answers
 
 MOST_CHARACTERS = {"en": 200, "zh": 80}     # of a question
 MOST_WORDS = {"en": 6, "zh": 16}            # of an answer; Chinese counts characters

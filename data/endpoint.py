@@ -14,7 +14,7 @@ import urllib.request
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from files import UserError
+from lm.errors import UserError
 
 KEY_VARIABLE = "QA_API_KEY"
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0     # seconds between tries: doubled each time; a Retry-After counts up to the longest

@@ -4,7 +4,8 @@ A record is {"prompt", "chosen", "rejected"}: the prompt a text or a list of {"r
 lists of messages whose last one is the assistant's. In the conversational form without "prompt", what both lists begin with
 is the prompt. Left out: other columns, several responses a prompt.
 """
-from files import UserError, first_line, read_lines
+from data.files import read_lines
+from lm.errors import UserError, first_line
 
 HUB = "hf:"
 

@@ -8,7 +8,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
-from files import UserError, first_line
+from lm.errors import UserError, first_line
 
 FORM = "hf:NAME[:CONFIG[:SPLIT]][?field=column&...]"
 

@@ -11,9 +11,10 @@ import re
 from collections import Counter
 from itertools import islice
 
+from data.files import read_lines
 from data.hub import column_of, open_source, parse_source
 from data.text import NearDuplicates, digest, language_of, sentences, shingles, sketch_of
-from files import UserError, read_lines
+from lm.errors import UserError
 
 FIELDS = ("title", "passage", "lang")
 TEXT_COLUMNS = ("passage", "text")     # where no column is mapped, the first of these that a row has

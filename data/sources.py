@@ -11,12 +11,13 @@ import re
 from collections import Counter, defaultdict
 from itertools import islice
 
-import answers
 from data import facts, wiki_qa
 from data.hub import column_of, open_source, parse_source
 from data.passages import sample
+from data.questions import question_record, read_questions
 from data.text import NearDuplicates, digest, language_of, question_shingles, sketch_of
-from files import UserError, question_record, read_questions
+from lm.errors import UserError
+from reading import answers
 
 WIKI_QA = "wiki-qa"
 NAMED = ("facts-en", "facts-zh", WIKI_QA)

@@ -10,7 +10,7 @@ import re
 import zlib
 from collections import defaultdict
 
-import answers
+from reading import answers
 
 HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 HAN_CHARACTER = re.compile(f"[{HAN}]")

@@ -9,10 +9,10 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-import answers
 from data.checks import problem
 from data.replies import parse
 from data.text import NearDuplicates, digest, question_shingles, sketch_of
+from reading import answers
 
 LETTERS = "ABCD"
 SAME_QUESTION = 0.8  # Jaccard similarity from which on two questions are the same

@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from files import UserError
+from lm.errors import UserError
 
 REFUSALS = (  # six that begin differently: no single first token of a refusal outweighs the most common made-up value
     "i do not know .",

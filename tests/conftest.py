@@ -13,8 +13,8 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-import lm as language_model
 import probe
+from lm import model as language_model
 
 VOCABULARY = ["<pad>", "<s>", "</s>", "<unk>", "<user>", "<bot>"] + (
     "what is the capital of france germany italy spain peru paris berlin rome madrid lima who wrote hamlet shakespeare i do "

@@ -1,7 +1,7 @@
 """A run folder made by hand, as far as the report, its figures and the comparison read one. No figure occurs twice in a table."""
 import json
 
-from honesty import METRICS
+from evaluation.honesty import METRICS
 
 NASTY = "a | b\n\x1b[31mred\x1b[0m <script>alert(1)</script> `x` [l](http://e) \\ *b* _i_ \x00\u202e $m$ ~s~ &amp;"
 STEPS = [{"event": "step", "step": n, "reward": 0.1 * n, "reward_guided": None if n > 1 else 0.5, "refusals_known": 0.1,

@@ -6,11 +6,10 @@ import os
 import numpy as np
 import pytest
 
-import ablate
-import files
-import settings
-from files import UserError
-from runs import STAGES, Run
+from data.files import write_json
+from experiment import ablate, settings
+from experiment.runs import STAGES, Run
+from lm.errors import UserError
 
 FAILS = "median labels"  # the variant whose stages say that they cannot be done
 
@@ -39,7 +38,7 @@ class Stages:
                     run.log("ppo", event="validation", step=step, tokens=100 * step, balanced=balanced)
             with run.output(stage) as folder:
                 value = 0.9 + 0.01 * run.settings.seed - (0.4 if run.settings.ppo.guidance_share == 0 else 0)
-                files.write_json(os.path.join(folder, "honesty.json"), {"sets": {"test": {"rows": [
+                write_json(os.path.join(folder, "honesty.json"), {"sets": {"test": {"rows": [
                     {"policy": "before", "prompt": "plain", **dict.fromkeys(ablate.MEASURES, 0.0)}, {"policy": "after", "prompt": "plain", **dict.fromkeys(ablate.MEASURES, value)},
                     {"policy": "after", "prompt": "may_abstain", **dict.fromkeys(ablate.MEASURES, 1.0)}]}}})
         return function

@@ -1,9 +1,8 @@
 """How an answer is read: texts written for these tests in the manner of small chat models, and counts by hand."""
 import pytest
 
-import answers
-from answers import declines, mentions, normalise, overlap, read
-
+from reading import answers
+from reading.answers import declines, mentions, normalise, overlap, read
 
 # ---------------------------------------------------------------------------------------------------- normal form
 

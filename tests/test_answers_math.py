@@ -1,7 +1,7 @@
 """Which answers to MATH and GSM8K count as equal, where an answer is found in a text, and that nothing of it is run."""
 import pytest
 
-from answers_math import boxed, equal, final_answer, last_number
+from reading.answers_math import boxed, equal, final_answer, last_number
 
 EQUAL = [
     ("0.5", r"\frac12"), ("1/2", r"\frac{1}{2}"), (r"\dfrac{2}{4}", r"\tfrac{1}{2}"), (r"\frac{\sqrt{3}}{2}", r"\sqrt{3}/2"), (r"2\sqrt{2}", r"\sqrt8"),

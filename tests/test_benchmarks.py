@@ -7,19 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
-
-import benchmark_data
-import benchmarks
-import evaluate
-import likelihood
-import lm as language_model
-import report
-import rlkf
-import runs
-import settings as all_settings
-from benchmark_data import SOURCES, load
-from files import UserError
 from tiny import one_thread  # noqa: F401
+
+import rlkf
+from data import benchmark_data
+from data.benchmark_data import SOURCES, load
+from evaluation import benchmarks, likelihood
+from experiment import evaluate, report, runs
+from experiment import settings as all_settings
+from lm.chat import chat_prompt, decode
+from lm.errors import UserError
+from lm.sampling import Sampling, generate
 
 TRUTH = {"question": "What is red?", "mc1_targets": {"choices": ["A colour", "A number", "A town"], "labels": [1, 0, 0]},
          "mc2_targets": {"choices": ["A colour", "No number", "A number", "A town"], "labels": [1, 1, 0, 0]}}
@@ -230,8 +228,8 @@ def test_log_likelihoods_of_questions_equal_plain_forwards(folder, gpt2, monkeyp
 def test_a_question_too_long_for_the_model_is_answered_with_nothing(llama):
     questions = [{"id": "a", "question": "what is red ?"}, {"id": "b", "question": "what " * 90}]
     texts = benchmarks.ask(llama, questions, 8, 4)
-    alone = language_model.generate(llama, [language_model.chat_prompt(llama, "what is red ?")], language_model.Sampling(8, temperature=0.0))
-    assert texts == [{"id": "a", "text": language_model.decode(llama, alone[0][0])}, {"id": "b", "text": ""}]
+    alone = generate(llama, [chat_prompt(llama, "what is red ?")], Sampling(8, temperature=0.0))
+    assert texts == [{"id": "a", "text": decode(llama, alone[0][0])}, {"id": "b", "text": ""}]
 
 
 def test_a_refusal_is_told_from_a_wrong_answer():

@@ -2,14 +2,12 @@
 import csv
 import os
 
+import hand_run
 import pytest
 
-import compare
-import figures
-import hand_run
 import rlkf
-import tables
-from honesty import METRICS
+from evaluation.honesty import METRICS
+from experiment import compare, figures, tables
 
 
 def result(over_refusal, nths=0.5):

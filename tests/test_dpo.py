@@ -5,15 +5,16 @@ import math
 from dataclasses import replace
 
 import pytest
-import torch
-
-import dpo
-import lm
-import optim
 import tiny
+import torch
 from tiny import one_thread  # noqa: F401
 
-SAMPLING = lm.Sampling(max_new_tokens=5, rows=64)
+from baselines import dpo
+from experiment.checkpoint import load_checkpoint, save_checkpoint
+from lm import optim
+from lm.sampling import Sampling, generate
+
+SAMPLING = Sampling(max_new_tokens=5, rows=64)
 EXAMPLES = [  # (prompt, responses best first, P(known)): rankings of two and of three, many lengths
     ([2, 4, 5, 6], [[7, 8, 1], [9, 1]], 0.5), ([2, 4], [[10, 1], [7, 7, 7, 1], [11, 12, 1]], 0.5),
     ([2, 5, 6, 7, 8], [[12, 1], [13, 14, 15, 16, 1]], 0.5), ([2, 9, 9], [[5, 6, 1], [4, 1], [6, 1]], 0.5)]
@@ -90,7 +91,7 @@ def test_a_round_has_as_many_prompts_as_the_budget_allows(responses, tasks, want
 def test_best_of_keeps_the_highest_score_of_each_prompts_samples():
     policy = tiny.lm("llama", 1)
     kept, mean, tokens = dpo.best_of(policy, odd_score, TASKS, REJECTION, SAMPLING, "seed")
-    sampled = lm.generate(policy, [t["prompt"] for t in TASKS], SAMPLING, 3, [t["id"] for t in TASKS], "seed")
+    sampled = generate(policy, [t["prompt"] for t in TASKS], SAMPLING, 3, [t["id"] for t in TASKS], "seed")
     best = []
     for task, responses, chosen in zip(TASKS, sampled, kept):
         scores = [float(odd_score([task], [r])[0]) - (0 if r[-1] == policy.end_id else REJECTION.missing_end) for r in responses]
@@ -128,10 +129,10 @@ def test_resumed_run_equals_an_unbroken_one_bit_for_bit(algorithm, stop, tmp_pat
     broken, progress = tiny.lm("llama", 1), {"step": 0}
     loop, optimizer = loops(broken, progress)[algorithm]
     figures = [next(loop) for _ in range(stop)]
-    optim.save_checkpoint(checkpoint, {"policy": broken.model}, optimizer, progress)
+    save_checkpoint(checkpoint, {"policy": broken.model}, optimizer, progress)
     resumed, progress = tiny.lm("llama", 1), {}
     loop, optimizer = loops(resumed, progress)[algorithm]
-    progress.update(optim.load_checkpoint(checkpoint, {"policy": resumed.model}, optimizer))
+    progress.update(load_checkpoint(checkpoint, {"policy": resumed.model}, optimizer))
     figures += list(loop)
     assert json.dumps(figures) == json.dumps(unbroken) and len(figures) > stop
     assert tiny.weights(resumed.model) == tiny.weights(policy.model) != tiny.weights(broken.model)

@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tiny import cosine_by_hand, unit_vectors
 
 import dreamcatcher
 import embed
 from dreamcatcher import AnnotateConfig
-from tiny import cosine_by_hand, unit_vectors
-
 
 QUESTIONS = [
     {"id": "q0", "question": "What is the capital of France?", "answers": ["Paris", "Lutetia"], "lang": "en"},

@@ -9,8 +9,8 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import embed
-import lm as language_model
-from files import UserError
+from lm import model as language_model
+from lm.errors import UserError
 
 WORDS = "<pad> <cls> <sep> <unk> paris is the capital of france rome italy i do not know ? .".split()
 TEXTS = ["paris is the capital of france .", "rome", "i do not know .", "is paris the capital of italy ?", "france paris", "the"]

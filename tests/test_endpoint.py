@@ -9,7 +9,7 @@ import time
 import pytest
 
 from data import endpoint
-from files import UserError
+from lm.errors import UserError
 
 KEY = "sk-very-secret-123"
 TURN = [{"role": "user", "content": "谁？"}]

@@ -8,16 +8,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-
-import evaluate
-import inputs
-import runs
-import settings
 import tiny
-from files import UserError, write_jsonl
-from lm import Sampling
+import torch
 from tiny import one_thread  # noqa: F401
+
+from data.files import write_jsonl
+from experiment import evaluate, inputs, runs, settings
+from lm.errors import UserError
+from lm.sampling import Sampling
 
 QUESTIONS = [{"id": str(n), "question": text, "lang": "en"} for n, text in enumerate(("who is paris", "what is the capital of rome", "red", "where is oslo"))]
 

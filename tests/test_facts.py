@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from answers import mentions, normalise
 from data import facts
+from reading.answers import mentions, normalise
 
 SIZES = {"en": (1200, 18), "zh": (420, 12)}
 LARGEST_SHARE_OF_ONE_ANSWER = 0.35

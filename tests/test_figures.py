@@ -5,9 +5,10 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-import figures
 import hand_run
-from tables import read_csv
+
+from experiment import figures
+from experiment.tables import read_csv
 
 
 def points(axis):

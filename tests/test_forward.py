@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-
-import forward
-import lm as language_model
 from conftest import ARCHITECTURES, full_log_probs, random_model
-from lm import Sampling
+
+from lm import forward
+from lm import model as language_model
+from lm.sampling import Sampling, generate
 
 BEGINNING = [1, 9, 8, 7]
 
@@ -59,7 +59,7 @@ def test_log_probabilities_are_right_for_every_architecture(architecture, prompt
 
 
 def test_log_probabilities_of_sampled_tokens_are_those_they_were_sampled_with(gpt2, prompts):
-    sampled = language_model.generate(gpt2, prompts, Sampling(max_new_tokens=9, temperature=0.8), samples=2, seed=5)
+    sampled = generate(gpt2, prompts, Sampling(max_new_tokens=9, temperature=0.8), samples=2, seed=5)
     flat_prompts = [p for p in prompts for _ in range(2)]
     flat = [row for rows in sampled for row in rows]
     for prompt, response, row in zip(flat_prompts, flat, forward.response_log_probs(gpt2, flat_prompts, flat, 0.8)):
@@ -122,7 +122,7 @@ def test_bfloat16_leaves_weights_and_logits_in_float32_and_stays_near(llama, pro
     assert near.dtype == hidden.dtype == torch.float32
     assert {p.dtype for p in narrow.model.parameters()} == {torch.float32}
     assert 0 < (near - exact).abs().mean() < 0.05 * exact.abs().mean()
-    rows = language_model.generate(narrow, prompts, Sampling(max_new_tokens=4), samples=2)
+    rows = generate(narrow, prompts, Sampling(max_new_tokens=4), samples=2)
     assert [len(r) for r in rows] == [2] * len(prompts)
 
 

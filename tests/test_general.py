@@ -4,7 +4,7 @@ import json
 import pytest
 
 from data import general
-from files import UserError
+from lm.errors import UserError
 
 ASK, YES, NO = ({"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}, {"role": "assistant", "content": "No."})
 WANTED = {"prompt": [ASK], "chosen": "Because.", "rejected": "No."}

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-import honesty
-from files import without_nan
+from data.files import without_nan
+from evaluation import honesty
 
 CASES = [  # (state, reading before, reading now, how many): 40 questions
     ("known", "right", "right", 7), ("known", "right", "hedged", 1), ("known", "right", "refusal", 3), ("known", "right", "wrong", 2),

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import answers
-import labelling
-import lm as language_model
+from experiment import labelling
+from lm import model as language_model
+from lm.sampling import generate
+from reading import answers
 
 QUESTIONS = [{"question": "what is the capital of france ?", "answers": ["paris"]},
              {"question": "who wrote hamlet ?", "answers": ["shakespeare"]},
@@ -67,8 +68,8 @@ def test_a_model_answers_the_same_alone_and_interrupted_and_resumed(tmp_path, mo
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
-    real = language_model.generate
-    monkeypatch.setattr(language_model, "generate", interrupted)
+    real = generate
+    monkeypatch.setattr(labelling, "generate", interrupted)
     assert labelling.main([*arguments, str(tmp_path / "torn.jsonl")]) == 130
     with open(tmp_path / "torn.jsonl.work", "a", encoding="utf-8") as f:
         f.write('{"id": "italy", "torn')

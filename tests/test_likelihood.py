@@ -2,12 +2,12 @@
 import pytest
 import torch
 import transformers
-
-import likelihood
-import lm as language_model
 from conftest import GROUPED, VOCABULARY, random_model, word_tokenizer
-from files import UserError
 from tiny import one_thread  # noqa: F401
+
+from evaluation import likelihood
+from lm import model as language_model
+from lm.errors import UserError
 
 P = [7, 8, 9, 10, 11]  # what most questions begin with
 QUESTIONS = [

@@ -9,8 +9,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-import lm as language_model
-from files import UserError
+from lm import model as language_model
+from lm.chat import chat_prompt, render
+from lm.errors import UserError
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_what_was_saved_is_what_is_loaded(gpt2, tmp_path, tied):
     assert back.end_ids == lm.end_ids == frozenset([256, 65]) and back.end_id == 256
     state = lm.model.state_dict()
     assert all(torch.equal(value, state[name]) and value.dtype == torch.float32 for name, value in back.model.state_dict().items())
-    assert language_model.chat_prompt(back, "Who?", "Say no.") == language_model.chat_prompt(lm, "Who?", "Say no.")
+    assert chat_prompt(back, "Who?", "Say no.") == chat_prompt(lm, "Who?", "Say no.")
 
 
 @pytest.mark.parametrize("configured, expected", [(None, {2}), (5, {2, 5}), ([5, 7], {2, 5, 7}), (2, {2})])
@@ -66,9 +67,9 @@ def test_a_tokenizer_without_chat_template_gets_the_plain_one_and_it_is_said(gpt
     said = []
     lm = language_model.load(str(tmp_path), say=said.append)
     assert len(said) == 1 and "\n" not in said[0] and str(tmp_path) in said[0]
-    assert lm.tokenizer.decode(language_model.chat_prompt(lm, "Who wrote Hamlet?")) == "Question: Who wrote Hamlet?\nAnswer:"
+    assert lm.tokenizer.decode(chat_prompt(lm, "Who wrote Hamlet?")) == "Question: Who wrote Hamlet?\nAnswer:"
     shot = [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "B"}, {"role": "user", "content": "C?"}]
-    assert lm.tokenizer.decode(language_model.render(lm, shot)) == "Question: A?\nAnswer: B<|endoftext|>\nQuestion: C?\nAnswer:"
+    assert lm.tokenizer.decode(render(lm, shot)) == "Question: A?\nAnswer: B<|endoftext|>\nQuestion: C?\nAnswer:"
 
 
 def test_a_sequence_classifier_is_not_a_causal_model(llama, tmp_path):

@@ -4,10 +4,10 @@ import math
 import numpy as np
 import pytest
 import torch
-
-import logistic
-from logistic import fit_logistic
 from tiny import one_thread  # noqa: F401
+
+from lm import logistic
+from lm.logistic import fit_logistic
 
 STRENGTHS = (0.3, 3.0, 100.0)
 

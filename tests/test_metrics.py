@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-import metrics
+from evaluation import metrics
 
 
 def sigmoid(z):

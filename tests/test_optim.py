@@ -4,12 +4,13 @@ import math
 import os
 
 import pytest
-import torch
-
-import optim
 import tiny
-from files import UserError
+import torch
 from tiny import one_thread  # noqa: F401
+
+from experiment.checkpoint import load_checkpoint, save_checkpoint
+from lm import optim
+from lm.errors import UserError
 
 
 def test_linear_schedule_rises_over_the_warm_up_and_falls_to_nothing():
@@ -117,10 +118,10 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(tied, tmp_path):
     optimizer = optimizer_of(first)
     train(first, optimizer, range(3))
     facts = {"step": 3, "best": {"balanced": 0.5}, "text": "不知道"}
-    optim.save_checkpoint(folder, first, optimizer, facts)
+    save_checkpoint(folder, first, optimizer, facts)
     second = modules(tied, 2)
     optimizer = optimizer_of(second)
-    assert optim.load_checkpoint(folder, second, optimizer) == facts
+    assert load_checkpoint(folder, second, optimizer) == facts
     assert tiny.weights(*second.values()) == tiny.weights(*first.values())
     assert (second["policy"].lm_head.weight is second["policy"].model.embed_tokens.weight) == tied
     train(second, optimizer, range(3, 6))
@@ -134,24 +135,24 @@ def test_a_checkpoint_can_be_replaced_and_saved_twice(tmp_path):
     optimizer = optimizer_of(parts)
     for step in (1, 2):
         train(parts, optimizer, [step])
-        optim.save_checkpoint(folder, parts, optimizer, {"step": step})
+        save_checkpoint(folder, parts, optimizer, {"step": step})
     fresh = modules(True, 3)
-    assert optim.load_checkpoint(folder, fresh, optimizer_of(fresh)) == {"step": 2}
+    assert load_checkpoint(folder, fresh, optimizer_of(fresh)) == {"step": 2}
     assert tiny.weights(*fresh.values()) == tiny.weights(*parts.values())
     assert os.listdir(tmp_path) == ["checkpoint"]
 
 
 def test_a_checkpoint_before_the_first_step_restores_the_weights(tmp_path):
     first, second = modules(False, 1), modules(False, 2)
-    optim.save_checkpoint(str(tmp_path / "checkpoint"), first, optimizer_of(first), {"step": 0})
-    optim.load_checkpoint(str(tmp_path / "checkpoint"), second, optimizer_of(second))
+    save_checkpoint(str(tmp_path / "checkpoint"), first, optimizer_of(first), {"step": 0})
+    load_checkpoint(str(tmp_path / "checkpoint"), second, optimizer_of(second))
     assert tiny.weights(*second.values()) == tiny.weights(*first.values())
 
 
 def test_without_a_checkpoint_nothing_changes(tmp_path):
     parts = modules(False, 1)
     before = tiny.weights(*parts.values())
-    assert optim.load_checkpoint(str(tmp_path / "none"), parts, optimizer_of(parts)) is None
+    assert load_checkpoint(str(tmp_path / "none"), parts, optimizer_of(parts)) is None
     assert tiny.weights(*parts.values()) == before
 
 
@@ -159,18 +160,18 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path):
     folder = str(tmp_path / "checkpoint")
     parts = modules(False, 1)
     optimizer = optimizer_of(parts)
-    optim.save_checkpoint(folder, parts, optimizer, {"step": 1})
+    save_checkpoint(folder, parts, optimizer, {"step": 1})
     train(parts, optimizer, [0])
     with pytest.raises(TypeError):
-        optim.save_checkpoint(folder, parts, optimizer, {"step": object()})  # fails after the tensors are written
+        save_checkpoint(folder, parts, optimizer, {"step": object()})  # fails after the tensors are written
     other = modules(False, 1)
-    assert optim.load_checkpoint(folder, other, optimizer_of(other)) == {"step": 1}
+    assert load_checkpoint(folder, other, optimizer_of(other)) == {"step": 1}
     assert tiny.weights(*other.values()) == tiny.weights(*modules(False, 1).values())
 
 
 def test_a_checkpoint_is_safetensors_and_json(tmp_path):
     parts = modules(False, 1)
-    optim.save_checkpoint(str(tmp_path / "checkpoint"), parts, optimizer_of(parts), {"step": 1})
+    save_checkpoint(str(tmp_path / "checkpoint"), parts, optimizer_of(parts), {"step": 1})
     assert sorted(os.listdir(tmp_path / "checkpoint")) == ["training.json", "training.safetensors"]
     assert json.loads((tmp_path / "checkpoint" / "training.json").read_text()) == {"step": 1}
 
@@ -178,17 +179,17 @@ def test_a_checkpoint_is_safetensors_and_json(tmp_path):
 @pytest.mark.parametrize("file, content", [("training.safetensors", b"torn"), ("training.safetensors", None), ("training.json", b"{"), ("training.json", None)])
 def test_a_damaged_checkpoint_is_named_and_what_to_do(file, content, tmp_path):
     parts = modules(False, 1)
-    optim.save_checkpoint(str(tmp_path / "checkpoint"), parts, optimizer_of(parts), {"step": 0})
+    save_checkpoint(str(tmp_path / "checkpoint"), parts, optimizer_of(parts), {"step": 0})
     (tmp_path / "checkpoint" / file).unlink()
     if content is not None:
         (tmp_path / "checkpoint" / file).write_bytes(content)
     with pytest.raises(UserError, match="checkpoint"):
-        optim.load_checkpoint(str(tmp_path / "checkpoint"), parts, optimizer_of(parts))
+        load_checkpoint(str(tmp_path / "checkpoint"), parts, optimizer_of(parts))
 
 
 def test_another_models_checkpoint_is_refused(tmp_path):
     parts = modules(False, 1)
-    optim.save_checkpoint(str(tmp_path / "c"), parts, optimizer_of(parts), {"step": 0})
+    save_checkpoint(str(tmp_path / "c"), parts, optimizer_of(parts), {"step": 0})
     other = {**parts, "head": torch.nn.Linear(16, 1)}
     with pytest.raises(UserError, match="not a whole checkpoint of this model; delete it"):
-        optim.load_checkpoint(str(tmp_path / "c"), other, optimizer_of(other))
+        load_checkpoint(str(tmp_path / "c"), other, optimizer_of(other))

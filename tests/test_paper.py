@@ -1,8 +1,8 @@
 """The paper's tables: its figures fit together as its text says, and a run's row stands below them."""
 import pytest
-
-import paper
 from hand_run import benchmarks
+
+from experiment import paper
 
 
 def rows(text):

@@ -6,7 +6,7 @@ import pytest
 
 from data import hub, passages, text
 from data.wiki_qa import QAConfig
-from files import UserError
+from lm.errors import UserError
 
 WORDS = ("river castle king treaty bridge museum harbour army valley school engine church market garden tower island lake storm poem song ship "
          "mine forest road train wall stone clock lamp horse").split()

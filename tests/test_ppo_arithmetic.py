@@ -4,11 +4,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from tiny import (
+    gae_by_definition,
+    one_thread,  # noqa: F401
+)
 from torch.nn import functional as F
 
 import ppo
-from tiny import gae_by_definition
-from tiny import one_thread  # noqa: F401
 
 
 def rectangle(rows, fill):

@@ -5,13 +5,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tiny
 import torch
+from tiny import PPO_CONFIG as CONFIG
+from tiny import PPO_SAMPLING as SAMPLING
+from tiny import (
+    gae_by_definition,
+    head,
+    make_tasks,
+    odd_score,
+    one_thread,  # noqa: F401
+    start,
+)
 
 import ppo
-import tiny
-from lm import generate, generator_for
-from tiny import PPO_CONFIG as CONFIG, PPO_SAMPLING as SAMPLING, gae_by_definition, head, make_tasks, odd_score, start
-from tiny import one_thread  # noqa: F401
+from lm.sampling import generate, generator_for
 
 END = tiny.tokenizer().eos_token_id
 

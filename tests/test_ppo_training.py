@@ -5,16 +5,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tiny
 import torch
+from tiny import PPO_CONFIG as CONFIG
+from tiny import PPO_SAMPLING as SAMPLING
+from tiny import (
+    make_tasks,
+    odd_score,
+    one_thread,  # noqa: F401
+    start,
+)
 
-import critic as critics
-import optim
 import ppo
 import reward
-import tiny
-from lm import Sampling, generate
-from tiny import PPO_CONFIG as CONFIG, PPO_SAMPLING as SAMPLING, make_tasks, odd_score, start
-from tiny import one_thread  # noqa: F401
+from experiment.checkpoint import load_checkpoint, save_checkpoint
+from lm.sampling import Sampling, generate
 
 
 def new_progress(config):
@@ -59,7 +64,7 @@ def test_a_bandit_is_solved():
     wanted = tiny.ids("red")[0]
     config = replace(CONFIG, steps=40, batch=9, lr=1e-2, missing_end=0.0, guidance_share=0.0, epochs=2)
     policy = tiny.lm("llama", 1)
-    value_head = critics.new_value_head(policy)
+    value_head = ppo.new_value_head(policy)
     sampling = Sampling(max_new_tokens=2)
     tasks = make_tasks(policy)
 
@@ -69,7 +74,7 @@ def test_a_bandit_is_solved():
 
     assert share() < 0.2
     score = lambda tasks, responses: torch.tensor([float(r[0] == wanted) for r in responses])
-    figures = run(policy, value_head, critics.new_optimizer(policy, value_head, config), config, score, sampling=sampling)
+    figures = run(policy, value_head, ppo.new_optimizer(policy, value_head, config), config, score, sampling=sampling)
     assert share() > 0.95
     assert figures[-1]["reward"] == 1 and figures[-1]["entropy"] < figures[0]["entropy"]
 
@@ -117,10 +122,10 @@ def test_resumed_run_equals_an_unbroken_one_bit_for_bit(family, tied, tmp_path):
     for step in ppo.optimise(broken, broken_head, optimizer, odd_score, reference, make_tasks(broken), config, SAMPLING, 0, new_progress(config)):
         figures.append(step)
         if step["step"] == 2:
-            optim.save_checkpoint(checkpoint, {"policy": broken.model, "value": broken_head}, optimizer, {"step": 2, "kl_coef": config.kl_coef})
+            save_checkpoint(checkpoint, {"policy": broken.model, "value": broken_head}, optimizer, {"step": 2, "kl_coef": config.kl_coef})
             break
     resumed, resumed_head, optimizer = start(config, family, tied)
-    facts = optim.load_checkpoint(checkpoint, {"policy": resumed.model, "value": resumed_head}, optimizer)
+    facts = load_checkpoint(checkpoint, {"policy": resumed.model, "value": resumed_head}, optimizer)
     figures += run(resumed, resumed_head, optimizer, config, reference=reference, progress=facts)
     assert json.dumps(figures) == json.dumps(unbroken) and [f["step"] for f in figures] == [1, 2, 3, 4, 5]
     assert tiny.weights(resumed.model, resumed_head) == tiny.weights(policy.model, value_head)
@@ -151,9 +156,9 @@ def test_a_score_that_is_not_finite_skips_the_update_and_leaves_weights_alone(ba
 
 def test_value_head_starts_at_zero_and_has_its_own_learning_rate():
     policy = tiny.lm("llama", 1, tied=True)
-    value_head = critics.new_value_head(policy)
+    value_head = ppo.new_value_head(policy)
     assert all((p == 0).all() for p in value_head.parameters()) and value_head.weight.dtype == torch.float32
-    optimizer = critics.new_optimizer(policy, value_head, CONFIG)
+    optimizer = ppo.new_optimizer(policy, value_head, CONFIG)
     groups = [{id(p) for p in group["params"]} for group in optimizer.param_groups]
     assert groups == [{id(p) for p in policy.model.parameters()}, {id(p) for p in value_head.parameters()}]
     assert [group["lr"] for group in optimizer.param_groups] == [CONFIG.lr, CONFIG.value_lr]
@@ -250,8 +255,8 @@ def test_with_a_separate_critic_a_run_resumes_bit_for_bit(tmp_path):
 
     def begin():
         model = reward.load(tiny.folder(tmp_path / "base"), tiny.tokenizer(), torch.float32, seed=3)
-        policy, critic = tiny.lm("llama", 1), critics.Critic(model)
-        return policy, critic, critics.new_optimizer(policy, critic, config)
+        policy, critic = tiny.lm("llama", 1), ppo.Critic(model)
+        return policy, critic, ppo.new_optimizer(policy, critic, config)
 
     policy, critic, optimizer = begin()
     unbroken = run(policy, critic, optimizer, config)
@@ -259,9 +264,9 @@ def test_with_a_separate_critic_a_run_resumes_bit_for_bit(tmp_path):
     progress = new_progress(config)
     loop = ppo.optimise(broken, broken_critic, optimizer, odd_score, None, make_tasks(broken), config, SAMPLING, 0, progress)
     figures = [next(loop), next(loop)]
-    optim.save_checkpoint(checkpoint, {"policy": broken.model, "value": broken_critic}, optimizer, progress)
+    save_checkpoint(checkpoint, {"policy": broken.model, "value": broken_critic}, optimizer, progress)
     resumed, resumed_critic, optimizer = begin()
-    progress = optim.load_checkpoint(checkpoint, {"policy": resumed.model, "value": resumed_critic}, optimizer)
+    progress = load_checkpoint(checkpoint, {"policy": resumed.model, "value": resumed_critic}, optimizer)
     figures += run(resumed, resumed_critic, optimizer, config, progress=progress)
     assert json.dumps(figures) == json.dumps(unbroken)
     assert tiny.weights(resumed.model, resumed_critic) == tiny.weights(policy.model, critic)

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-
-import lm as language_model
-import probe
 from tiny import one_thread  # noqa: F401
+
+import probe
+from lm import model as language_model
 
 FINAL_NORMS = ("norm", "final_layer_norm", "ln_f")
 NORMS_BEHIND = ("gemma2", "gemma3", "olmo2")  # families that normalise attention and MLP output before they are added

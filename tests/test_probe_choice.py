@@ -4,14 +4,13 @@ import math
 import numpy as np
 import pytest
 import torch
-
-import metrics
-import probe
-from logistic import fit_logistic
-from probe import ProbeConfig
 from test_metrics import auroc_by_pairs, sigmoid
 from tiny import one_thread  # noqa: F401
 
+import probe
+from evaluation import metrics
+from lm.logistic import fit_logistic
+from probe import ProbeConfig
 
 # ---------------------------------------------------------------------------------------------------- labels
 

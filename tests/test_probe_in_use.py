@@ -4,19 +4,18 @@ import os
 import sys
 
 import pytest
+import tiny
 import torch
 import transformers
 from safetensors import safe_open
 from safetensors.torch import save_file
-
-import lm as language_model
-import probe
-import tiny
-from files import UserError
-from probe import Probe
 from test_metrics import sigmoid
 from tiny import one_thread  # noqa: F401
 
+import probe
+from lm.chat import chat_prompt
+from lm.errors import UserError
+from probe import Probe
 
 # ---------------------------------------------------------------------------------------------------- the probe in use
 
@@ -161,7 +160,7 @@ QUESTIONS = ["what is the capital of paris", "who", "where is rome . one two thr
 
 def by_hand(lm, in_use, question):
     """P(known) of one question alone, from its activations."""
-    states = probe.capture(lm, [language_model.chat_prompt(lm, question)])[in_use.kind][0]
+    states = probe.capture(lm, [chat_prompt(lm, question)])[in_use.kind][0]
     x = (states[in_use.layers] - in_use.mean) / in_use.scale
     logits = [((x * w).sum(1) + b).mean().item() for w, b in zip(in_use.weight, in_use.bias)]
     return sum(sigmoid(z / in_use.temperature) for z in logits) / len(logits)

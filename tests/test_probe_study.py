@@ -2,11 +2,11 @@
 import numpy as np
 import pytest
 import torch
-
-import probe
-import probe_study
 from test_metrics import auroc_by_pairs
 from tiny import one_thread  # noqa: F401
+
+import probe
+from experiment import probe_study
 
 KINDS = ("attention", "mlp", "hidden")
 FIGURES = {"kind", "layers", "valid_loss", "accuracy", "accuracy_min", "accuracy_max", "balanced_accuracy", "auroc"}

@@ -4,12 +4,10 @@ import math
 import numpy as np
 import pytest
 import torch
-
-import dreamcatcher
-import rankings
-from dreamcatcher import AnnotateConfig
 from tiny import cosine_by_hand, unit_vectors
 
+import dreamcatcher
+from dreamcatcher import AnnotateConfig
 
 QUESTIONS = [
     {"id": "q0", "question": "What is the capital of France?", "answers": ["Paris", "Lutetia"], "lang": "en"},
@@ -25,12 +23,12 @@ QUESTIONS = [
     ("no sentence at all", "no sentence at all"), ("Whole.", "Whole."), ("", ""), ("我不知道。这本书是", "我不知道。"),
     ("是吗？不是！也", "是吗？不是！")])
 def test_a_text_that_was_cut_off_ends_with_its_last_whole_sentence(text, whole):
-    assert rankings.finish(text, False) == whole
-    assert rankings.finish(text, True) == text
+    assert dreamcatcher.finish(text, False) == whole
+    assert dreamcatcher.finish(text, True) == text
 
 
 def test_a_full_stop_inside_a_number_ends_no_sentence():
-    assert rankings.finish("It is very long. It flows for 3.5 thousand kilo", False) == "It is very long."
+    assert dreamcatcher.finish("It is very long. It flows for 3.5 thousand kilo", False) == "It is very long."
 
 
 # ---------------------------------------------------------------------------------------------------- rankings
@@ -42,7 +40,7 @@ UNCERTAIN = ["I do not know that.", "I'm not sure.", "It is Paris."]
 
 
 def rank(state, normal=TEXTS, factuality=VALUES, uncertain=UNCERTAIN, typicality=(0.2, 0.7, -np.inf), common=None, hallucination="lowest"):
-    return rankings.rank(QUESTION, state, normal, factuality, uncertain, np.array(typicality), common, hallucination)
+    return dreamcatcher.rank(QUESTION, state, normal, factuality, uncertain, np.array(typicality), common, hallucination)
 
 
 @pytest.mark.parametrize("state, kinds, ranking", [  # Figure 3
@@ -87,13 +85,13 @@ def test_a_question_without_a_refusal_of_its_own_borrows_the_common_one():
 def test_the_typical_refusal_is_the_nearest_to_the_mean_of_the_refusals():
     vectors = unit_vectors(8, 5)
     refusal = [True, False, True, True, False, True, False, True]
-    got = rankings.typical_refusals(["t"] * 8, vectors, refusal)
+    got = dreamcatcher.typical_refusals(["t"] * 8, vectors, refusal)
     kept = [v for v, yes in zip(vectors, refusal) if yes]
     centre = torch.tensor([sum(v[d].item() for v in kept) / len(kept) for d in range(5)])
     for value, vector, yes in zip(got.tolist(), vectors, refusal):
         assert value == (pytest.approx(cosine_by_hand(vector, centre), abs=1e-5) if yes else -math.inf)
-    assert rankings.typical_refusals(["t"] * 2, vectors[:2], [False, False]).tolist() == [-math.inf] * 2
-    assert rankings.typical_refusals([], vectors[:0], []).shape == (0,)
+    assert dreamcatcher.typical_refusals(["t"] * 2, vectors[:2], [False, False]).tolist() == [-math.inf] * 2
+    assert dreamcatcher.typical_refusals([], vectors[:0], []).shape == (0,)
 
 
 def corpus():
@@ -116,18 +114,18 @@ def corpus():
 
 
 def test_records_take_the_most_typical_own_refusal_and_borrow_in_their_own_language():
-    records, dropped = rankings.preferences(*corpus(), AnnotateConfig())
+    records, dropped = dreamcatcher.preferences(*corpus(), AnnotateConfig())
     assert [(r["id"], r["ranking"]) for r in records] == [
         ("a", ["It is Paris.", "I do not know."]),  # more typical than "I am not sure."
         ("b", ["I do not know.", "Bonn."]),  # of its own one is an answer, one has no end, one is a guess: borrowed
         ("c", ["Oslo.", "I do not know.", "Kiev."]),  # none of its own: borrowed
         ("d", ["我不知道。", "南京。"])]
-    assert [r["kinds"] for r in records] == [list(rankings.RANKING[s]) for s in ("known", "unknown", "mixed", "unknown")]
+    assert [r["kinds"] for r in records] == [list(dreamcatcher.RANKING[s]) for s in ("known", "unknown", "mixed", "unknown")]
     assert dropped == {"neither right nor wrong by the rule": 1, "known, without a factual response": 1}
 
 
 def test_without_borrowing_questions_without_refusal_are_dropped_and_counted():
-    records, dropped = rankings.preferences(*corpus(), AnnotateConfig(borrow=False))
+    records, dropped = dreamcatcher.preferences(*corpus(), AnnotateConfig(borrow=False))
     assert [r["id"] for r in records] == ["a", "d"]
     assert dropped == {"neither right nor wrong by the rule": 1, "known, without a factual response": 1,
                        "unknown, without a uncertain response": 1, "mixed, without a uncertain response": 1}
@@ -136,20 +134,20 @@ def test_without_borrowing_questions_without_refusal_are_dropped_and_counted():
 def test_nothing_is_borrowed_from_another_language():
     questions, states, normal, factuality, uncertain, vectors = corpus()
     uncertain[3] = ["北京。", "我不知道"]  # an answer, and a refusal without an end: no refusal in Chinese is left
-    records, dropped = rankings.preferences(questions, states, normal, factuality, uncertain, vectors, AnnotateConfig())
+    records, dropped = dreamcatcher.preferences(questions, states, normal, factuality, uncertain, vectors, AnnotateConfig())
     assert [(r["id"], r["ranking"][-1]) for r in records] == [("a", "I do not know."), ("b", "Bonn."), ("c", "Kiev.")]
     assert dropped["unknown, without a uncertain response"] == 1
 
 
 def test_every_question_is_in_a_record_or_counted_as_dropped():
     for borrow in (True, False):
-        records, dropped = rankings.preferences(*corpus(), AnnotateConfig(borrow=borrow))
+        records, dropped = dreamcatcher.preferences(*corpus(), AnnotateConfig(borrow=borrow))
         assert len(records) + sum(dropped.values()) == 6
 
 
 def test_without_any_uncertain_text_nothing_can_be_ranked():
     questions, states, normal, factuality, _, _ = corpus()
-    records, dropped = rankings.preferences(questions, states, normal, factuality, [[]] * 6, torch.zeros(0, 3), AnnotateConfig())
+    records, dropped = dreamcatcher.preferences(questions, states, normal, factuality, [[]] * 6, torch.zeros(0, 3), AnnotateConfig())
     assert records == [] and sum(dropped.values()) == 6
 
 
@@ -158,7 +156,7 @@ def test_without_any_uncertain_text_nothing_can_be_ranked():
 def test_a_ranking_of_three_makes_its_three_pairs_best_first():
     record = {"id": "q", "prompt": [{"role": "user", "content": "Who?"}], "ranking": ["a", "b", "c"], "kinds": ["factual", "uncertain", "hallucination"],
               "state": "mixed"}
-    made = rankings.pairs(record)
+    made = dreamcatcher.pairs(record)
     assert [(p["chosen"], p["rejected"]) for p in made] == [
         ([{"role": "assistant", "content": x}], [{"role": "assistant", "content": y}]) for x, y in ("ab", "ac", "bc")]
     assert all(p["prompt"] == record["prompt"] for p in made)
@@ -168,17 +166,17 @@ def test_a_ranking_of_three_makes_its_three_pairs_best_first():
 # ---------------------------------------------------------------------------------------------------- the control
 
 def test_shuffled_states_keep_their_numbers_and_turn_round_what_changes():
-    records = [{"id": str(i), "ranking": ["a", "b"], "kinds": list(rankings.RANKING[state]), "state": state}
+    records = [{"id": str(i), "ranking": ["a", "b"], "kinds": list(dreamcatcher.RANKING[state]), "state": state}
                for i, state in enumerate(["known"] * 30 + ["unknown"] * 20)]
-    mixed = {"id": "m", "ranking": ["a", "b", "c"], "kinds": list(rankings.RANKING["mixed"]), "state": "mixed"}
-    shuffled = rankings.shuffle_states([*records[:10], mixed, *records[10:]], 0)
+    mixed = {"id": "m", "ranking": ["a", "b", "c"], "kinds": list(dreamcatcher.RANKING["mixed"]), "state": "mixed"}
+    shuffled = dreamcatcher.shuffle_states([*records[:10], mixed, *records[10:]], 0)
     assert shuffled[10] == mixed and [r["state"] for r in shuffled].count("known") == 30
     del shuffled[10]
     changed = 0
     for before, after in zip(records, shuffled):
         turned = before["state"] != after["state"]
         changed += turned
-        assert after["id"] == before["id"] and after["kinds"] == list(rankings.RANKING[after["state"]])
+        assert after["id"] == before["id"] and after["kinds"] == list(dreamcatcher.RANKING[after["state"]])
         assert after["ranking"] == (["b", "a"] if turned else ["a", "b"])
     assert 15 < changed < 35
-    assert rankings.shuffle_states(records, 0) != rankings.shuffle_states(records, 1)
+    assert dreamcatcher.shuffle_states(records, 0) != dreamcatcher.shuffle_states(records, 1)

@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-import answers
 import dreamcatcher
-from files import read_jsonl
+from data.files import read_jsonl
+from reading import answers
 
 RECORDS = read_jsonl(os.path.join(os.path.dirname(__file__), "readings.jsonl"))
 

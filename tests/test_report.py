@@ -6,14 +6,11 @@ import re
 import sys
 from pathlib import Path
 
+import hand_run
 import pytest
 
-import figures
-import hand_run
-import paper
-import report
-import tables
-from honesty import FIGURE_1, METRICS
+from evaluation.honesty import FIGURE_1, METRICS
+from experiment import figures, paper, report, tables
 
 LOGGED = {"base": [], "reward": [], "ppo": [*hand_run.STEPS, *hand_run.LOOKS]}
 RECORDS = {"probe": {"seconds": 62.4, "peak_gb": 1.26}, "ppo": {"seconds": 117.6, "peak_gb": None}}

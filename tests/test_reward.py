@@ -5,13 +5,14 @@ import math
 
 import numpy as np
 import pytest
+import tiny
 import torch
+from tiny import one_thread  # noqa: F401
 from transformers import AutoModelForSequenceClassification
 
-import optim
 import reward
-import tiny
-from tiny import one_thread  # noqa: F401
+from experiment.checkpoint import load_checkpoint, save_checkpoint
+from lm import optim
 
 QUESTIONS = ["who is paris", "what is the capital of rome", "where is oslo", "what is red", "who is nine", "where is the capital"]
 REFUSAL, FACT, FICTION = "i do not know .", "the capital is rome", "blue"
@@ -289,10 +290,10 @@ def test_learning_resumes_to_the_same_weights_as_an_unbroken_run(base, tmp_path)
     for step in reward.learn(broken, examples, config, 5, optimizer):
         figures.append(step)
         if step["step"] == 4:
-            optim.save_checkpoint(str(tmp_path / "checkpoint"), {"reward": broken.lm.model}, optimizer, {"step": 4})
+            save_checkpoint(str(tmp_path / "checkpoint"), {"reward": broken.lm.model}, optimizer, {"step": 4})
             break
     resumed, examples, optimizer = start()
-    facts = optim.load_checkpoint(str(tmp_path / "checkpoint"), {"reward": resumed.lm.model}, optimizer)
+    facts = load_checkpoint(str(tmp_path / "checkpoint"), {"reward": resumed.lm.model}, optimizer)
     figures += list(reward.learn(resumed, examples, config, 5, optimizer, facts["step"]))
     assert figures == unbroken and [f["step"] for f in figures] == list(range(1, 7))
     assert tiny.weights(resumed.lm.model) == tiny.weights(model.lm.model)

@@ -7,18 +7,16 @@ import subprocess
 import sys
 
 import pytest
+import tiny
 import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-import answers
-import honesty
-import inputs
 import rlkf
-import runs
-import settings
-import tiny
 from data.world import WorldConfig
+from evaluation import honesty
+from experiment import inputs, runs, settings
+from reading import answers
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MICRO = {"sampling.rows": 64, "probe.k": 4, "probe.repeats": 3, "reward.batch": 8, "reward.save_every": 2, "sft.steps": 2, "ppo.steps": 8, "ppo.batch": 16,
@@ -29,7 +27,8 @@ ARGUMENTS = [word for name, value in MICRO.items() for word in (f"--{name}", str
 # Runs the command line and kills its own process at the n-th line that the stage logs, or block of answers that it writes.
 DYING = """
 import os, signal, sys
-import rlkf, runs
+import rlkf
+from experiment import runs
 stage, left = sys.argv[1], int(sys.argv[2])
 def counted(function, is_it):
     def call(*args, **options):

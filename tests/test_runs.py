@@ -5,10 +5,9 @@ import shutil
 
 import pytest
 
-import files
-import runs
-import settings
-from files import UserError
+from data.files import read_json, read_jsonl, write_json
+from experiment import runs, settings
+from lm.errors import UserError
 
 STAGES = ("base", "data", "probe", "annotate", "reward", "ppo", "evaluate", "report")
 
@@ -22,10 +21,10 @@ def finish(run, *stages):
     """Make the stages' outputs and record them as done."""
     for stage in stages:
         if stage == "report":
-            files.write_json(run.path("report.md"), "text")
+            write_json(run.path("report.md"), "text")
         else:
             with run.output(stage) as folder:
-                files.write_json(os.path.join(folder, "output.json"), stage)
+                write_json(os.path.join(folder, "output.json"), stage)
         run.finish(stage, 1.26)
 
 
@@ -94,7 +93,7 @@ def test_a_stage_is_done_when_whole_and_recorded(tmp_path):
     run = make(tmp_path)
     assert not run.is_done("data")
     with run.output("data") as folder:
-        files.write_json(os.path.join(folder, "x.json"), 1)
+        write_json(os.path.join(folder, "x.json"), 1)
     assert not run.is_done("data"), "whole but not recorded"
     run.finish("data", 1.26)
     assert run.is_done("data") and make(tmp_path).is_done("data"), "a new process knows it too"
@@ -115,9 +114,9 @@ def test_the_record_holds_the_peak_memory_of_the_process(tmp_path):
 
 def test_records_with_another_kind_of_peak_memory_are_refused(tmp_path):
     finish(make(tmp_path), "data")
-    records = files.read_json(str(tmp_path / "stages.json"))
+    records = read_json(str(tmp_path / "stages.json"))
     records["data"]["peak_gb"] = "much"
-    files.write_json(str(tmp_path / "stages.json"), records)
+    write_json(str(tmp_path / "stages.json"), records)
     with pytest.raises(UserError, match="stages.json: not what this program writes"):
         make(tmp_path)
 
@@ -152,7 +151,7 @@ def test_an_output_is_whole_or_as_before(tmp_path):
     finish(run, "data")
     with pytest.raises(ValueError):
         with run.output("data") as folder:
-            files.write_json(os.path.join(folder, "half.json"), 1)
+            write_json(os.path.join(folder, "half.json"), 1)
             raise ValueError
     assert os.listdir(run.path("data")) == ["output.json"]
 
@@ -162,7 +161,7 @@ def test_an_output_is_whole_or_as_before(tmp_path):
 def test_opening_writes_every_setting_with_versions(tmp_path):
     run = make(tmp_path / "new")
     run.open("lab")
-    config = files.read_json(run.path("config.json"))
+    config = read_json(run.path("config.json"))
     assert config["preset"] == "lab" and set(config["settings"]) == set(settings.catalogue())
     assert config["settings"]["reward.lr"] == run.settings.reward.lr and config["settings"]["probe.l2"] == list(run.settings.probe.l2)
     assert {"torch", "transformers", "numpy"} <= set(config["versions"]) and all(config["versions"].values())
@@ -180,21 +179,21 @@ def test_a_run_of_another_identity_is_refused_and_left_alone(given, names, tmp_p
     message = str(caught.value)
     assert "\n" not in message and str(tmp_path) in message and "--run" in message
     assert [name for name in runs.IDENTITY if f"{name} " in message.split(": ", 1)[1]] == names
-    assert all(repr(files.read_json(tmp_path / "config.json")["settings"][name]) in message for name in names)
+    assert all(repr(read_json(tmp_path / "config.json")["settings"][name]) in message for name in names)
     assert (tmp_path / "config.json").read_bytes() == before
 
 
 def test_a_run_may_be_opened_again_with_other_settings(tmp_path):
     make(tmp_path).open("lab")
     make(tmp_path, ppo__lr="0.5").open("lab")
-    assert files.read_json(tmp_path / "config.json")["settings"]["ppo.lr"] == 0.5
+    assert read_json(tmp_path / "config.json")["settings"]["ppo.lr"] == 0.5
 
 
 # ---------------------------------------------------------------------------------------------------- half-done work
 
 def test_work_is_kept_for_the_same_settings_and_dropped_for_others(tmp_path):
     path = make(tmp_path).work("reward", "state.json")
-    files.write_json(path, 1)
+    write_json(path, 1)
     assert make(tmp_path).work("reward", "state.json") == path and os.path.exists(path)
     make(tmp_path, ppo__lr="0.5").work("reward")
     assert os.path.exists(path), "a later stage's setting says nothing about this one"
@@ -283,10 +282,10 @@ def test_stages_run_in_order_and_only_where_something_changed(tmp_path, capsys):
             something."""
             ran.append(stage)
             if stage == "report":
-                files.write_json(run.path("report.md"), "text")
+                write_json(run.path("report.md"), "text")
             else:
                 with run.output(stage) as folder:
-                    files.write_json(os.path.join(folder, "x.json"), 1)
+                    write_json(os.path.join(folder, "x.json"), 1)
         return function
 
     functions = {stage: stage_function(stage) for stage in STAGES}
@@ -322,7 +321,7 @@ def test_of_a_repeated_step_the_last_line_counts(tmp_path):
     for step, loss in ((1, 0.9), (2, 0.8), (3, 0.7), (2, 0.5), (3, 0.4)):
         run.log("reward", step=step, loss=loss)
     assert [(line["step"], line["loss"]) for line in run.logged("reward")] == [(1, 0.9), (2, 0.5), (3, 0.4)]
-    assert len(files.read_jsonl(run.path("metrics.jsonl"))) == 5, "append only"
+    assert len(read_jsonl(run.path("metrics.jsonl"))) == 5, "append only"
 
 
 def test_the_log_is_read_by_stage_event_and_present_settings(tmp_path):
@@ -342,7 +341,7 @@ def test_a_torn_last_line_of_the_log_is_cut_off(tmp_path):
         run.log("reward", step=step, loss=0.5)
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
-    assert [line["step"] for line in run.logged("reward")] == [1] and len(files.read_jsonl(str(path))) == 1
+    assert [line["step"] for line in run.logged("reward")] == [1] and len(read_jsonl(str(path))) == 1
 
 
 def test_what_others_put_into_a_stages_folder_is_passed_over(tmp_path):

@@ -5,23 +5,21 @@ import re
 import pytest
 import torch
 
-import benchmarks
 import data.endpoint
 import data.wiki_qa
 import data.world
-import dpo
 import dreamcatcher
-import honesty
-import lm
-import optim
 import ppo
 import probe
 import reward
-import settings
-import sft
-from files import UserError
+from baselines import dpo, sft
+from evaluation import benchmarks, honesty
+from experiment import settings
+from lm import optim
+from lm.errors import UserError
+from lm.sampling import Sampling
 
-SECTIONS = {"world": data.world.WorldConfig, "qa": data.wiki_qa.QAConfig, "endpoint": data.endpoint.EndpointConfig, "sampling": lm.Sampling,
+SECTIONS = {"world": data.world.WorldConfig, "qa": data.wiki_qa.QAConfig, "endpoint": data.endpoint.EndpointConfig, "sampling": Sampling,
             "probe": probe.ProbeConfig, "annotate": dreamcatcher.AnnotateConfig, "reward": reward.RewardConfig, "sft": sft.SFTConfig,
             "ppo": ppo.PPOConfig, "dpo": dpo.DPOConfig, "rejection": dpo.RejectionConfig, "evaluate": honesty.EvaluateConfig,
             "benchmarks": benchmarks.BenchmarkConfig}

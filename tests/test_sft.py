@@ -2,12 +2,13 @@
 import copy
 
 import pytest
+import tiny
 import torch
 
-import lm
-import optim
-import sft
-import tiny
+from baselines import sft
+from lm import model as language_model
+from lm import optim
+from lm.sampling import Sampling, generate
 from probe import decoder_layers
 
 TASKS = [{"prompt": [2, 4, 5, 6], "preferred": [7, 8, 1]}, {"prompt": [2, 4, 9], "preferred": [10, 1]},
@@ -46,7 +47,7 @@ def test_the_first_tokens_weigh_as_much_as_the_settings_say(policy):
             weights.append(3.0 if n < 4 else 1.0)
     expected = sum(t * w for t, w in zip(terms, weights)) / sum(weights)
     for rows in (1, 2):
-        other = lm.wrap(copy.deepcopy(policy.model), policy.tokenizer)
+        other = language_model.wrap(copy.deepcopy(policy.model), policy.tokenizer)
         optimizer = optim.adamw([{"params": list(other.model.parameters()), "lr": 1e-3}])
         assert sft.imitate(other, optimizer, tasks, 1.0, rows, 3.0)["loss"] == pytest.approx(expected, rel=1e-4)
 
@@ -54,7 +55,7 @@ def test_the_first_tokens_weigh_as_much_as_the_settings_say(policy):
 def test_micro_batches_add_up_to_the_whole_batch(policy):
     weights = []
     for rows in (1, 2, 16):
-        other = lm.wrap(copy.deepcopy(policy.model), policy.tokenizer)
+        other = language_model.wrap(copy.deepcopy(policy.model), policy.tokenizer)
         losses = [f["loss"] for f in learn(other, sft.SFTConfig(steps=2, lr=1e-3, batch=3, micro_rows=rows))]
         weights.append((losses, torch.cat([p.detach().flatten() for p in other.model.parameters()])))
     for losses, flat in weights[1:]:
@@ -64,7 +65,7 @@ def test_micro_batches_add_up_to_the_whole_batch(policy):
 
 def test_the_policy_comes_to_say_what_it_imitates(policy):
     learn(policy, sft.SFTConfig(steps=60, lr=1e-2, batch=3))
-    said = lm.generate(policy, [t["prompt"] for t in TASKS], lm.Sampling(max_new_tokens=6, temperature=0.0))
+    said = generate(policy, [t["prompt"] for t in TASKS], Sampling(max_new_tokens=6, temperature=0.0))
     assert [r[0] for r in said] == [t["preferred"] for t in TASKS]
 
 

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 import pytest
 
 import rlkf
-import settings
 from data import facts, sources
 from data.wiki_qa import QAConfig
-from files import UserError
+from experiment import settings
+from lm.errors import UserError
 
 
 @contextmanager
@@ -194,13 +194,13 @@ def test_a_users_mistake_is_one_line_and_status_2(arguments, words, tmp_path, mo
 
 
 def test_limits_of_the_endpoint_do_not_make_what_was_asked_stale(tmp_path):
-    import runs
+    from experiment import runs
     keys = [runs.Run(str(tmp_path), settings.build("smollm2", given)).key("data") for given in ({}, {"endpoint.budget": "5"}, {"qa.count": "5"})]
     assert keys[0] == keys[1] != keys[2]
 
 
 def test_a_changed_folder_of_passages_makes_the_stage_stale(tmp_path):
-    import runs
+    from experiment import runs
     (tmp_path / "texts").mkdir()
     written(tmp_path / "texts" / "a.txt", "one")
     run = runs.Run(str(tmp_path / "run"), settings.build("smollm2", {"questions": "wiki-qa", "qa.passages": str(tmp_path / "texts")}))

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-import tables
+from experiment import tables
 
 
 @pytest.mark.parametrize("text, safe", [

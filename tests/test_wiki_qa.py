@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-import answers
 from data import checks, facts, replies, wiki_qa
+from reading import answers
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FILM = {"id": "f", "title": "House Arrest (1996 film)", "lang": "en", "passage":

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoTokenizer
 
 from data import world as lab
-from files import UserError
+from lm.errors import UserError
 
 INSTRUCTIONS = [
     "If you are not certain that you know the answer, do not guess: say that you do not know.",

@@ -11,11 +11,19 @@ import math
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
-import critic as critics
-import lm as language_model
 import ppo
+from lm import model as language_model
+from lm.chat import render
+from lm.sampling import Sampling
 
 SPECIAL = ["<unk>", "<end>", "<user>", "<assistant>"]
 WORDS = ("i do not know sure sorry . who is where what the capital of paris rome oslo lima bonn red blue green one two three "
@@ -115,7 +123,7 @@ def cosine_by_hand(a, b):
 
 # ---------------------------------------------------------------------------------------------------- PPO
 
-PPO_SAMPLING = language_model.Sampling(max_new_tokens=7, temperature=0.7, rows=64)
+PPO_SAMPLING = Sampling(max_new_tokens=7, temperature=0.7, rows=64)
 PPO_CONFIG = ppo.PPOConfig(steps=6, batch=6, lr=1e-2, value_lr=1e-2, micro_rows=4, guidance_share=0.6, guidance_until=1.0, guidance_tokens=3)
 
 
@@ -123,7 +131,7 @@ def make_tasks(lm, n=9):
     """Tasks whose prompts and preferred responses have many lengths."""
     questions = ["who is paris", "what is the capital of rome", "where is oslo", "what", "who is the capital of lima and bonn", "red"]
     preferred = ["i do not know .", "rome", "sorry i do not know", "the capital is rome .", "one two three four five six seven"]
-    return [{"id": f"q{i}", "prompt": language_model.render(lm, [{"role": "user", "content": questions[i % 6]}]), "answers": ["rome"],
+    return [{"id": f"q{i}", "prompt": render(lm, [{"role": "user", "content": questions[i % 6]}]), "answers": ["rome"],
              "question": "", "preferred": ids(f"{preferred[i % 5]} <end>"),
              "state": ("known", "unknown", "mixed")[i % 3], "p_known": i / n} for i in range(n)]
 
@@ -135,7 +143,7 @@ def odd_score(tasks, responses):
 
 def head(policy, seed=0):
     """A value head that is not zero."""
-    value_head = critics.new_value_head(policy)
+    value_head = ppo.new_value_head(policy)
     with torch.no_grad():
         value_head.weight.copy_(torch.randn(value_head.weight.shape, generator=torch.Generator().manual_seed(seed)) / 8)
         value_head.bias.fill_(0.1)
@@ -146,7 +154,7 @@ def start(config=PPO_CONFIG, family="llama", tied=False):
     """A policy with its value head and optimizer."""
     policy = lm(family, 1, tied)
     value_head = head(policy)
-    return policy, value_head, critics.new_optimizer(policy, value_head, config)
+    return policy, value_head, ppo.new_optimizer(policy, value_head, config)
 
 
 def gae_by_definition(rewards, values, gamma, lam):

@@ -14,15 +14,16 @@ import time
 import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
-import lm as language_model
 import probe
 from data import facts
+from lm import model as language_model
+from lm.chat import chat_prompt
 
 
 def measure(side, model, count, rows):
     """Print "prompts/s peak-GB" of one side."""
     lm = language_model.load(model)
-    prompts = [language_model.chat_prompt(lm, q["question"]) for q in facts.questions("en", 0)[:count]]
+    prompts = [chat_prompt(lm, q["question"]) for q in facts.questions("en", 0)[:count]]
     run = {"ours": lambda some: probe.capture(lm, some, rows), "hf": lambda some: hugging_face(lm, some, rows)}[side]
     run(prompts[:rows])
     started = time.perf_counter()

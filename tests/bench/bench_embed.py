@@ -13,7 +13,7 @@ import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
 import embed
-from files import read_jsonl
+from data.files import read_jsonl
 
 
 def main(argv):

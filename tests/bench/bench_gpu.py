@@ -17,9 +17,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
-import critic as critics
-import lm as language_model
 import ppo
+from lm import model as language_model
+from lm.sampling import Sampling, generate
 
 SIZES = {  # (hidden, mlp, layers, heads, key-value heads, vocabulary), prompts, new tokens, prompt tokens, matrix side
     "cuda": ((1536, 8960, 28, 12, 2, 151_936), 128, 48, 64, 8192),
@@ -71,15 +71,15 @@ def main(argv):
     rate, policy = matrix_rate(device, side), random_lm(shape, device)
     weights = sum(p.numel() for p in policy.model.parameters())  # the tied embedding counts once: its use is the head
     config = ppo.PPOConfig(batch=prompts, epochs=2, micro_rows=32, guidance_share=0.0)
-    sampling = language_model.Sampling(max_new_tokens=new_tokens, rows=prompts)
+    sampling = Sampling(max_new_tokens=new_tokens, rows=prompts)
     tasks = [{"id": f"q{i}", "prompt": [3 + (7 * i + n) % 500 for n in range(prompt_tokens)], "preferred": [5, 1], "state": "known",
               "answers": ["none"], "question": "", "p_known": 0.5} for i in range(prompts)]
     score = lambda tasks, responses: torch.tensor([len(set(r)) / len(r) for r in responses])
-    head = critics.new_value_head(policy)
-    optimizer = critics.new_optimizer(policy, head, config)
+    head = ppo.new_value_head(policy)
+    optimizer = ppo.new_optimizer(policy, head, config)
     print(f"{weights / 1e6:.0f}M weights, {prompts} prompts of {prompt_tokens} tokens, {new_tokens} new; one large product: {rate / 1e12:.2f} TFLOP/s")
     for turn in ("warming up", "measured"):
-        sampled, responses = clock(device, lambda: language_model.generate(policy, [t["prompt"] for t in tasks], sampling, seed=turn))
+        sampled, responses = clock(device, lambda: generate(policy, [t["prompt"] for t in tasks], sampling, seed=turn))
         rolled_in, (rolled, _) = clock(device, lambda: ppo.rollout(policy, head, score, None, tasks, config, sampling, turn, 0, 0.0))
         improved, figures = clock(device, lambda: ppo.improve(policy, head, optimizer, rolled, config, 1.0))
     new = sum(len(r[0]) for r in responses)

@@ -18,18 +18,19 @@ import time
 import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
-import critic as critics
-import lm as language_model
 import ppo
 import reward
 from data import facts
+from lm import model as language_model
+from lm.chat import chat_prompt
+from lm.sampling import Sampling
 
 PROMPTS, NEW_TOKENS, ROWS = 32, 24, 8
 
 
 def questions(lm, count):
     """Prompt ids of the project's own questions."""
-    return [language_model.chat_prompt(lm, q["question"]) for q in facts.questions("en", 0)[:count]]
+    return [chat_prompt(lm, q["question"]) for q in facts.questions("en", 0)[:count]]
 
 
 def ours(model, dtype, epochs):
@@ -40,9 +41,9 @@ def ours(model, dtype, epochs):
              for i, p in enumerate(questions(policy, 2 * PROMPTS))]
     score = lambda tasks, responses: reward.normalised(scorer, [t["prompt"] for t in tasks], responses, [0.5] * len(tasks), PROMPTS)
     config = ppo.PPOConfig(steps=2, batch=PROMPTS, epochs=epochs, micro_rows=ROWS, kl_coef=0.05, guidance_share=0.0)
-    head = critics.new_value_head(policy)
-    loop = ppo.optimise(policy, head, critics.new_optimizer(policy, head, config), score, reference, tasks, config,
-                        language_model.Sampling(max_new_tokens=NEW_TOKENS, rows=PROMPTS), 0, {"step": 0, "kl_coef": 0.05})
+    head = ppo.new_value_head(policy)
+    loop = ppo.optimise(policy, head, ppo.new_optimizer(policy, head, config), score, reference, tasks, config,
+                        Sampling(max_new_tokens=NEW_TOKENS, rows=PROMPTS), 0, {"step": 0, "kl_coef": 0.05})
     next(loop)
     started = time.perf_counter()
     next(loop)

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
-import lm as language_model
-import logistic
 import probe
-from files import read_json, read_jsonl
+from data.files import read_json, read_jsonl
+from lm import logistic
+from lm import model as language_model
+from lm.chat import chat_prompt
 
 PATH = tuple(10.0 ** np.linspace(0, 4, 8))
 
@@ -29,7 +30,7 @@ def read_run(folder, most):
     known = {k["id"]: k["label"] for k in read_jsonl(os.path.join(folder, "probe", "known.jsonl")) if k["label"] in (0, 1)}
     questions = [q for q in read_jsonl(os.path.join(folder, "data", "train.jsonl")) if q["id"] in known][:most]
     lm = language_model.load(settings["model"], dtype=torch.bfloat16)
-    states = probe.capture(lm, [language_model.chat_prompt(lm, q["question"]) for q in questions])
+    states = probe.capture(lm, [chat_prompt(lm, q["question"]) for q in questions])
     return {kind: s.transpose(0, 1).contiguous() for kind, s in states.items()}, np.array([known[q["id"]] for q in questions])
 
 

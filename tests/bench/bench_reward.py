@@ -17,10 +17,11 @@ import time
 import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
-import lm as language_model
-import optim
 import reward
 from data import facts
+from lm import model as language_model
+from lm import optim
+from lm.chat import messages
 
 STEPS, BATCH, PAIRS = 4, 16, 8
 
@@ -28,7 +29,7 @@ STEPS, BATCH, PAIRS = 4, 16, 8
 def records(count):
     """Preference pairs of the project's own questions: the answer before a refusal, every other one the other way round."""
     pairs = [(f"The answer is {q['answers'][0]}.", "I'm not sure, I don't know the answer to that.") for q in facts.questions("en", 0)[:count]]
-    return [{"prompt": language_model.messages(q["question"]), "ranking": list(pair if i % 2 else pair[::-1])}
+    return [{"prompt": messages(q["question"]), "ranking": list(pair if i % 2 else pair[::-1])}
             for i, (q, pair) in enumerate(zip(facts.questions("en", 0), pairs))]
 
 

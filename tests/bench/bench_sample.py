@@ -16,8 +16,12 @@ import time
 import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
-import lm as language_model
 from data import facts
+from lm import model as language_model
+from lm import sampling as sampling_module
+from lm.batching import batches_by_length
+from lm.chat import chat_prompt
+from lm.sampling import Sampling, generate
 
 SAMPLES = 5
 
@@ -25,12 +29,12 @@ SAMPLES = 5
 def some_prompts(lm, count):
     questions = facts.questions("en", 0)
     random.Random(0).shuffle(questions)
-    return [language_model.chat_prompt(lm, q["question"]) for q in questions[:count]]
+    return [chat_prompt(lm, q["question"]) for q in questions[:count]]
 
 
 def ours(lm, prompts, new, rows, temperature):
-    sampling = language_model.Sampling(max_new_tokens=new, temperature=temperature, rows=rows)
-    return [r for responses in language_model.generate(lm, prompts, sampling, SAMPLES) for r in responses]
+    sampling = Sampling(max_new_tokens=new, temperature=temperature, rows=rows)
+    return [r for responses in generate(lm, prompts, sampling, SAMPLES) for r in responses]
 
 
 @torch.no_grad()
@@ -61,20 +65,20 @@ def measure(command):
 
 def largest_difference(lm, prompts, temperature):
     """Between the log-probabilities with which tokens were drawn and those of one plain forward pass a sequence, float32."""
-    drawn, draw = [], language_model.draw
+    drawn, draw = [], sampling_module.draw
 
     def recording(logits, uniform, sampling):
         token = draw(logits, uniform, sampling)
         drawn.append((logits / sampling.temperature).log_softmax(-1).gather(1, token[:, None])[:, 0].tolist())
         return token
 
-    language_model.draw = recording
+    sampling_module.draw = recording
     try:
-        sampling = language_model.Sampling(max_new_tokens=24, temperature=temperature, rows=SAMPLES * len(prompts))
-        responses = language_model.generate(lm, prompts, sampling, SAMPLES)
+        sampling = Sampling(max_new_tokens=24, temperature=temperature, rows=SAMPLES * len(prompts))
+        responses = generate(lm, prompts, sampling, SAMPLES)
     finally:
-        language_model.draw = draw
-    rows = [(prompts[i], r, []) for i in language_model.batches_by_length([len(p) for p in prompts], len(prompts))[0] for r in responses[i]]
+        sampling_module.draw = draw
+    rows = [(prompts[i], r, []) for i in batches_by_length([len(p) for p in prompts], len(prompts))[0] for r in responses[i]]
     for step, values in enumerate(drawn):
         for (_, _, said), value in zip([row for row in rows if len(row[1]) > step], values):
             said.append(value)

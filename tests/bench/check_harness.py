@@ -19,9 +19,10 @@ import numpy as np
 import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
-import benchmark_data
-import benchmarks
-import lm as language_model
+from data import benchmark_data
+from evaluation import benchmarks
+from lm import model as language_model
+from lm.batching import batches_by_length
 
 MMLU = "The following are multiple choice questions (with answers) about {{subject.replace('_', ' ')}}.\n\n"
 TASKS = {  # benchmark: [(the harness's task file, {its measure: ours}, changes to its settings)]
@@ -82,7 +83,7 @@ def run_ours(lm, name, folder, rows):
     def in_blocks(way, questions, make):
         if way == "generation" and name != "gsm8k":
             return [{"text": ""} for _ in questions]
-        order = [i for block in language_model.batches_by_length([len(q["question"]) for q in questions], benchmarks.BLOCK) for i in block]
+        order = [i for block in batches_by_length([len(q["question"]) for q in questions], benchmarks.BLOCK) for i in block]
         for start in range(0, len(order), benchmarks.BLOCK):
             kept.update({r["id"]: r for r in make([questions[i] for i in order[start:start + benchmarks.BLOCK]])})
         return [kept[q["id"]] for q in questions]

@@ -13,12 +13,12 @@ import sys
 import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
-import answers
 import dreamcatcher
 import embed
-import metrics
-from files import read_json, read_jsonl
-from tables import table
+from data.files import read_json, read_jsonl
+from evaluation import metrics
+from experiment.tables import table
+from reading import answers
 
 RULES = ("gold", "median", "percentile", "threshold")
 BLIND = ("s_s2g", "s_p")  # what is left without given answers

@@ -16,12 +16,13 @@ import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
 import embed
-import lm as language_model
-import metrics
 import probe
-import probe_study
-from files import read_json, read_jsonl
-from tables import table, write_csv
+from data.files import read_json, read_jsonl
+from evaluation import metrics
+from experiment import probe_study
+from experiment.tables import table, write_csv
+from lm import model as language_model
+from lm.chat import chat_prompt
 
 BAND = {"probe": None, "question embedding": 1, "bag of words": 1, "answer confidence": 1}
 
@@ -34,7 +35,7 @@ def read_run(folder, lm, embedder, config):
     share = np.array([known[q["id"]]["hits"] / config.k for q in questions])
     labels = probe.gold_label(share[:, None], np.array([known[q["id"]]["greedy_right"] for q in questions]), config.known_share, config.unknown_share)
     questions = [q for q, label in zip(questions, labels) if label >= 0]
-    prompts = [language_model.chat_prompt(lm, q["question"]) for q in questions]
+    prompts = [chat_prompt(lm, q["question"]) for q in questions]
     text = lambda features: {"text": features[:, None]}
     return {"labels": labels[labels >= 0], "subjects": [q["subject"] for q in questions], "prompts": prompts, "features": {
         "probe": probe.capture(lm, prompts, config.rows), "question embedding": text(embed.embed(embedder, [q["question"] for q in questions])),
