@@ -1,17 +1,21 @@
 """PPO with guidance (section 4, PPO Optimizing), after Ouyang et al.
 
-One step: take prompts; let the policy answer them, some of them *guided*, that is, with the first few tokens of the
-preferred response already written; score prompt + guidance + continuation with the reward model; turn scores and KL
-into token rewards, these into advantages (GAE); improve the policy by the clipped loss, a few passes over the batch.
-Values come from critic.py. Guidance tokens are context: loss, KL, advantages and whitening see the continuation only. So a
-guided answer teaches how to go on, not whether to refuse: that falls in the first token, which guidance has written already.
+One step: take prompts; let the policy answer them, some of them *guided*, that is, with the first
+few tokens of the preferred response already written; score prompt + guidance + continuation with
+the reward model; turn scores and KL into token rewards, these into advantages (GAE); improve the
+policy by the clipped loss, a few passes over the batch. Values come from critic.py. Guidance tokens
+are context: loss, KL, advantages and whitening see the continuation only. So a guided answer
+teaches how to go on, not whether to refuse: that falls in the first token, which guidance has
+written already.
 
-Two models are easily confused. The *old policy* is this policy before the step's first update; its log-probabilities are
-recomputed with the training forward, so the first ratio is exactly 1. The *reference* is the policy before PPO; KL to it
-is subtracted from the reward, and where `kl_coef` is 0 (the paper's setting) there is none in memory.
+Two models are easily confused. The *old policy* is this policy before the step's first update; its
+log-probabilities are recomputed with the training forward, so the first ratio is exactly 1. The
+*reference* is the policy before PPO; KL to it is subtracted from the reward, and where `kl_coef` is
+0 (the paper's setting) there is none in memory.
 
 Left out: reward whitening, several samples a prompt, distributed rollouts.
 """
+
 import math
 from dataclasses import dataclass, replace
 
@@ -27,33 +31,38 @@ from reading import answers
 
 @dataclass
 class PPOConfig:
-    steps: int = 200              # PPO steps; times batch: the responses that rejection sampling may generate (paper: not given)
-    batch: int = 64               # prompts a step (paper: 64 for 7B, 32 for 13B and 14B)
-    lr: float = 1e-6              # peak learning rate of the policy (paper: 1e-6)
-    critic: str = "head"          # head: values are read off the policy's trunk; reward: a model of its own, from the reward model
-    value_lr: float = 1e-4        # peak learning rate of the value head or the separate critic (paper: not given)
-    warmup: float = 0.03          # share of the steps that the rates rise, before they fall along a cosine (paper: cosine)
-    epochs: int = 2               # passes over a step's batch (paper: not given)
-    kl_coef: float = 0.0          # KL to the reference that is subtracted from the reward, a token (paper: 0)
-    kl_target: float = 0.0        # kl_coef is steered towards this KL a response (Ziegler et al.); 0: it stays (paper: 0)
-    stop_kl: float = 0.0          # the passes of a step end once the update's KL a token exceeds this; 0: never (paper: not given)
-    gamma: float = 1.0            # discount (paper: not given)
-    lam: float = 0.95             # lambda of GAE (paper: not given)
-    clip: float = 0.2             # policy ratio is clipped to 1 +- clip (paper: not given)
-    value_clip: float = 0.2       # a value may move this far from the old one (paper: not given)
-    value_coef: float = 0.1       # weight of the value loss (paper: not given)
-    missing_end: float = 1.0      # taken from the score of a response that did not end (paper: not given)
-    max_grad_norm: float = 1.0    # gradients are clipped to this norm (paper: not given)
-    guidance_share: float = 0.5   # share of guided prompts at the first step (paper: "a portion")
-    guidance_until: float = 0.7   # share of the steps after which no prompt is guided
+    steps: int = 200  # PPO steps; times batch: the responses that rejection sampling may generate (paper: not given)
+    batch: int = 64  # prompts a step (paper: 64 for 7B, 32 for 13B and 14B)
+    lr: float = 1e-6  # peak learning rate of the policy (paper: 1e-6)
+    # head: values are read off the policy's trunk; reward: a model of its own, from the reward
+    # model
+    critic: str = "head"
+    value_lr: float = 1e-4  # peak learning rate of the value head or the separate critic (paper: not given)
+    warmup: float = 0.03  # share of the steps that the rates rise, before they fall along a cosine (paper: cosine)
+    epochs: int = 2  # passes over a step's batch (paper: not given)
+    kl_coef: float = 0.0  # KL to the reference that is subtracted from the reward, a token (paper: 0)
+    kl_target: float = 0.0  # kl_coef is steered towards this KL a response (Ziegler et al.); 0: it stays (paper: 0)
+    # the passes of a step end once the update's KL a token exceeds this; 0: never (paper: not
+    # given)
+    stop_kl: float = 0.0
+    gamma: float = 1.0  # discount (paper: not given)
+    lam: float = 0.95  # lambda of GAE (paper: not given)
+    clip: float = 0.2  # policy ratio is clipped to 1 +- clip (paper: not given)
+    value_clip: float = 0.2  # a value may move this far from the old one (paper: not given)
+    value_coef: float = 0.1  # weight of the value loss (paper: not given)
+    missing_end: float = 1.0  # taken from the score of a response that did not end (paper: not given)
+    max_grad_norm: float = 1.0  # gradients are clipped to this norm (paper: not given)
+    guidance_share: float = 0.5  # share of guided prompts at the first step (paper: "a portion")
+    guidance_until: float = 0.7  # share of the steps after which no prompt is guided
     guidance_anneal: str = "share"  # what falls linearly until then: share, length (guidance_tokens) or both
-    guidance_tokens: int = 4      # most tokens of guidance; 1 to this many, drawn a prompt (paper: "the first few")
-    micro_rows: int = 32          # sequences a forward pass
-    validate_every: int = 10      # steps between looks at the validation questions, whatever the algorithm
-    save_every: int = 50          # steps between checkpoints, whatever the algorithm
+    guidance_tokens: int = 4  # most tokens of guidance; 1 to this many, drawn a prompt (paper: "the first few")
+    micro_rows: int = 32  # sequences a forward pass
+    validate_every: int = 10  # steps between looks at the validation questions, whatever the algorithm
+    save_every: int = 50  # steps between checkpoints, whatever the algorithm
 
 
-# ---------------------------------------------------------------------------------------------------- the arithmetic
+# ----------------------------------------------------------------------------------- the arithmetic
+
 
 def masked_mean(values, mask):
     """Mean of `values` where `mask`; 0 where nothing is."""
@@ -68,14 +77,18 @@ def whiten(values, mask):
 
 
 def token_rewards(score, log_prob, reference, mask, kl_coef):
-    """Rewards (batch, time): -kl_coef (log pi - log reference) a token, and the score (batch,) on the last valid token."""
+    """Rewards (batch, time): -kl_coef (log pi - log reference) a token, and the score (batch,) on
+    the last valid token.
+    """
     rewards = torch.zeros_like(log_prob) if reference is None else -kl_coef * (log_prob - reference) * mask
-    last = mask.sum(1) - 1                                                             # (batch,)
+    last = mask.sum(1) - 1  # (batch,)
     return rewards.scatter_add(1, last[:, None], score[:, None].to(rewards))
 
 
 def advantages(rewards, values, mask, gamma, lam):
-    """Generalised advantage estimation, not whitened. All (batch, time), padded right; the value after the end is 0."""
+    """Generalised advantage estimation, not whitened. All (batch, time), padded right; the value
+    after the end is 0.
+    """
     rewards, values = rewards * mask, values * mask
     result, following, next_value = torch.zeros_like(rewards), 0.0, 0.0
     for t in reversed(range(rewards.shape[1])):
@@ -86,43 +99,55 @@ def advantages(rewards, values, mask, gamma, lam):
 
 
 def policy_loss(log_prob, old_log_prob, advantage, mask, clip):
-    """Sum over tokens of max(-A ratio, -A clipped ratio), and how many were clipped. All (batch, time)."""
+    """Sum over tokens of max(-A ratio, -A clipped ratio), and how many were clipped. All (batch,
+    time).
+    """
     ratio = (log_prob - old_log_prob).clamp(-20, 20).exp()
     plain, clipped = -advantage * ratio, -advantage * ratio.clamp(1 - clip, 1 + clip)
     return (torch.maximum(plain, clipped) * mask).sum(), ((clipped > plain) * mask).sum()
 
 
 def value_loss(value, old_value, returns, mask, clip):
-    """Half the sum over tokens of the larger squared error, of the value or of it kept within `clip` of the old one; how many were kept."""
+    """Half the sum over tokens of the larger squared error, of the value or of it kept within
+    `clip` of the old one; how many were kept.
+    """
     kept = old_value + (value - old_value).clamp(-clip, clip)
     plain, clipped = (value - returns) ** 2, (kept - returns) ** 2
     return 0.5 * (torch.maximum(plain, clipped) * mask).sum(), ((clipped > plain) * mask).sum()
 
 
 def adapted_kl_coef(kl_coef, kl, target):
-    """The next step's KL penalty, after a step whose responses had `kl` on the mean (Ziegler et al., section 2.2)."""
+    """The next step's KL penalty, after a step whose responses had `kl` on the mean (Ziegler et
+    al., section 2.2).
+    """
     return kl_coef * (1 + 0.1 * min(max(kl / target - 1, -0.2), 0.2))
 
 
 def explained_variance(values, returns, mask):
-    """1 - Var(returns - values) / Var(returns) over the masked entries; 0 where the returns do not vary."""
+    """1 - Var(returns - values) / Var(returns) over the masked entries; 0 where the returns do not
+    vary.
+    """
+
     def variance(x):
         return masked_mean((x - masked_mean(x, mask)) ** 2, mask)
+
     spread = variance(returns)
     return float(1 - variance(returns - values) / spread) if spread > 1e-12 else 0.0
 
 
-# ---------------------------------------------------------------------------------------------------- the critic
+# --------------------------------------------------------------------------------------- the critic
+
 
 class Critic(torch.nn.Module):
-    """The trunk of a reward.RewardModel with one output; values start as its normalised scores of what is written so far.
+    """The trunk of a reward.RewardModel with one output; values start as its normalised scores of
+    what is written so far.
 
     Of a head that reads P(known) the scores are those at P(known) = 1/2.
     """
 
     def __init__(self, model):
         super().__init__()
-        weight = model.lm.model.score.weight.detach()[:1]                        # (1, width)
+        weight = model.lm.model.score.weight.detach()[:1]  # (1, width)
         self.trunk, self.autocast = model.lm.model.base_model, model.lm.autocast
         self.head = torch.nn.Linear(weight.shape[1], 1).to(weight.device)
         with torch.no_grad():
@@ -130,14 +155,18 @@ class Critic(torch.nn.Module):
             self.head.bias.fill_(-model.mean / model.std)
 
     def forward(self, batch):
-        """Values (tokens,) float32 of the states before each response token of a forward.Batch, tokens in row-major order."""
+        """Values (tokens,) float32 of the states before each response token of a forward.Batch,
+        tokens in row-major order.
+        """
         with self.autocast():
-            states = self.trunk(**forward_arguments(self.trunk, batch)).last_hidden_state   # (batch, own time, width)
+            states = self.trunk(**forward_arguments(self.trunk, batch)).last_hidden_state  # (batch, own time, width)
         return self.head(states[response_positions(batch)].float())[:, 0]
 
 
 def new_value_head(policy):
-    """A linear layer from the policy's last hidden state to one value, zero at the start, in float32."""
+    """A linear layer from the policy's last hidden state to one value, zero at the start, in
+    float32.
+    """
     width = policy.model.get_output_embeddings().weight.shape[1]
     head = torch.nn.Linear(width, 1).to(policy.device)
     torch.nn.init.zeros_(head.weight)
@@ -146,17 +175,26 @@ def new_value_head(policy):
 
 
 def values(critic, hidden, batch):
-    """Values (tokens,) by either kind: `hidden` (tokens, width) are the policy's states, `batch` is what they come from."""
+    """Values (tokens,) by either kind: `hidden` (tokens, width) are the policy's states, `batch` is
+    what they come from.
+    """
     return critic(batch) if isinstance(critic, Critic) else critic(hidden)[:, 0]
 
 
 def new_optimizer(policy, critic, config):
-    """AdamW with one group for the policy and one for the value head or critic (config: ppo.PPOConfig)."""
-    return optim.adamw([{"params": list(policy.model.parameters()), "lr": config.lr},
-                        {"params": list(critic.parameters()), "lr": config.value_lr}])
+    """AdamW with one group for the policy and one for the value head or critic (config:
+    ppo.PPOConfig).
+    """
+    return optim.adamw(
+        [
+            {"params": list(policy.model.parameters()), "lr": config.lr},
+            {"params": list(critic.parameters()), "lr": config.value_lr},
+        ]
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- the rollout
+# -------------------------------------------------------------------------------------- the rollout
+
 
 def guidance_of_step(step, config):
     """(share of the prompts of this step that are guided, most tokens of guidance)."""
@@ -164,49 +202,73 @@ def guidance_of_step(step, config):
     if step >= last:
         return 0.0, 1
     left = 1 - step / last
-    return (config.guidance_share * (left if config.guidance_anneal in ("share", "both") else 1),
-            max(1, round(config.guidance_tokens * (left if config.guidance_anneal in ("length", "both") else 1))))
+    return (
+        config.guidance_share * (left if config.guidance_anneal in ("share", "both") else 1),
+        max(1, round(config.guidance_tokens * (left if config.guidance_anneal in ("length", "both") else 1))),
+    )
 
 
 def guide(preferred, share, most, generator):
-    """Guidance tokens for each preferred response (token ids, with their end): the first m of some, none of the others.
+    """Guidance tokens for each preferred response (token ids, with their end): the first m of some,
+    none of the others.
 
-    m is drawn from 1 to `most`, at most two less than the response has, so that something is left to be said.
+    m is drawn from 1 to `most`, at most two less than the response has, so that something is left
+    to be said.
     """
     guided = torch.rand(len(preferred), generator=generator) < share
     length = torch.randint(1, most + 1, (len(preferred),), generator=generator)
-    return [ids[:max(0, min(int(m), len(ids) - 2))] if g else [] for ids, g, m in zip(preferred, guided, length)]
+    return [ids[: max(0, min(int(m), len(ids) - 2))] if g else [] for ids, g, m in zip(preferred, guided, length)]
 
 
 def tokenise(lm, record, question, p_known):
-    """What PPO needs of a preference record: {"id", "prompt" ids, "preferred" ids, "state", "answers", "question", "p_known"}."""
-    return {"id": record["id"], "prompt": render(lm, record["prompt"]), "preferred": response_ids(lm, record["ranking"][0]),
-            "state": record["state"], "answers": question["answers"], "question": question["question"], "p_known": p_known}
+    """What PPO needs of a preference record: {"id", "prompt" ids, "preferred" ids, "state",
+    "answers", "question", "p_known"}.
+    """
+    return {
+        "id": record["id"],
+        "prompt": render(lm, record["prompt"]),
+        "preferred": response_ids(lm, record["ranking"][0]),
+        "state": record["state"],
+        "answers": question["answers"],
+        "question": question["question"],
+        "p_known": p_known,
+    }
 
 
 def tasks_of_step(tasks, size, step, seed):
-    """The `size` tasks of a step: passes over all of them, each in a fresh order; what does not fill a step is left out."""
+    """The `size` tasks of a step: passes over all of them, each in a fresh order; what does not
+    fill a step is left out.
+    """
     size = min(size, len(tasks))
     a_pass = len(tasks) // size
     order = torch.randperm(len(tasks), generator=generator_for(seed, f"ppo pass {step // a_pass}")).tolist()
-    return [tasks[i] for i in order[step % a_pass * size:][:size]]
+    return [tasks[i] for i in order[step % a_pass * size :][:size]]
 
 
 @dataclass
 class Rollout:
-    """What a step learns from. Lists run over the batch; `log_prob` ... `returns` are (batch, time) a micro-batch."""
+    """What a step learns from. Lists run over the batch; `log_prob` ... `returns` are (batch, time)
+    a micro-batch.
+    """
+
     tasks: list
-    guidance: list        # token ids, empty where not guided
-    continuation: list    # token ids
-    score: torch.Tensor   # (batch,) reward model, normalised, less the penalty for a missing end
-    micro: list           # of dicts: "batch" (forward.Batch), "log_prob", "value", "reference", "mask", "advantage", "returns"
+    guidance: list  # token ids, empty where not guided
+    continuation: list  # token ids
+    score: torch.Tensor  # (batch,) reward model, normalised, less the penalty for a missing end
+    micro: list  # of dicts: "batch" (forward.Batch), "log_prob", "value", "reference", "mask", "advantage", "returns"
 
 
 def rollout(policy, critic, score, reference, tasks, config, sampling, seed, step, kl_coef):
-    """Let the policy answer `tasks`, some of them guided, and work out the advantages. Returns (Rollout, mean entropy)."""
-    guidance = guide([t["preferred"] for t in tasks], *guidance_of_step(step, config), generator_for(seed, f"ppo guidance {step}"))
+    """Let the policy answer `tasks`, some of them guided, and work out the advantages. Returns
+    (Rollout, mean entropy).
+    """
+    guidance = guide(
+        [t["preferred"] for t in tasks], *guidance_of_step(step, config), generator_for(seed, f"ppo guidance {step}")
+    )
     prompts = [t["prompt"] + g for t, g in zip(tasks, guidance)]
-    continuation = [r[0] for r in generate(policy, prompts, sampling, keys=[t["id"] for t in tasks], seed=f"{seed} ppo {step}")]
+    continuation = [
+        r[0] for r in generate(policy, prompts, sampling, keys=[t["id"] for t in tasks], seed=f"{seed} ppo {step}")
+    ]
     ended = torch.tensor([has_ended(policy, c) for c in continuation])
     scores = score(tasks, [g + c for g, c in zip(guidance, continuation)])
     scores = scores - config.missing_end * ~ended
@@ -215,12 +277,23 @@ def rollout(policy, critic, score, reference, tasks, config, sampling, seed, ste
         for index in batches_by_length([len(p) + len(c) for p, c in zip(prompts, continuation)], config.micro_rows):
             batch = collate(policy, [prompts[i] for i in index], [continuation[i] for i in index])
             mask = batch.response_mask
-            log_prob, value, total_entropy = token_figures(policy, critic, batch, sampling.temperature, with_entropy=True)
+            log_prob, value, total_entropy = token_figures(
+                policy, critic, batch, sampling.temperature, with_entropy=True
+            )
             ref = token_figures(reference, None, batch, sampling.temperature)[0] if reference is not None else None
             rewards = token_rewards(scores[index].to(policy.device), log_prob, ref, mask, kl_coef)
             advantage = advantages(rewards, value, mask, config.gamma, config.lam)
-            micro.append({"batch": batch, "log_prob": log_prob, "value": value, "reference": ref, "mask": mask,
-                          "advantage": advantage, "returns": advantage + value})
+            micro.append(
+                {
+                    "batch": batch,
+                    "log_prob": log_prob,
+                    "value": value,
+                    "reference": ref,
+                    "mask": mask,
+                    "advantage": advantage,
+                    "returns": advantage + value,
+                }
+            )
             entropies += total_entropy
     flat = [m["advantage"][m["mask"]] for m in micro]
     white = whiten(torch.cat(flat), torch.ones(sum(map(len, flat)), device=policy.device)).split([len(f) for f in flat])
@@ -230,19 +303,24 @@ def rollout(policy, critic, score, reference, tasks, config, sampling, seed, ste
 
 
 def token_figures(policy, critic, batch, temperature, with_entropy=False):
-    """(log-probabilities (batch, time), values (batch, time) or None, summed entropy or None) of the response tokens."""
+    """(log-probabilities (batch, time), values (batch, time) or None, summed entropy or None) of
+    the response tokens.
+    """
     logits, hidden = response_logits(policy, batch, temperature)
     log_prob = padded(log_probs(logits, batch.response[batch.response_mask]), batch.response_mask)
     value = padded(values(critic, hidden, batch), batch.response_mask) if critic is not None else None
     return log_prob, value, float(entropy(logits).sum()) if with_entropy else None
 
 
-# ---------------------------------------------------------------------------------------------------- the update
+# --------------------------------------------------------------------------------------- the update
+
 
 def improve(policy, critic, optimizer, rolled, config, temperature):
-    """The clipped update: `epochs` passes over the rollout, one optimiser step a pass, so that nothing is clipped in the first.
+    """The clipped update: `epochs` passes over the rollout, one optimiser step a pass, so that
+    nothing is clipped in the first.
 
-    Returns figures: means over the passes; of grad_norm and ratio_max the largest, of passes and skipped the sum.
+    Returns figures: means over the passes; of grad_norm and ratio_max the largest, of passes and
+    skipped the sum.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     tokens = sum(int(m["mask"].sum()) for m in rolled.micro)
@@ -254,12 +332,19 @@ def improve(policy, critic, optimizer, rolled, config, temperature):
             log_prob, value, _ = token_figures(policy, critic, m["batch"], temperature)
             loss, clipped = policy_loss(log_prob, m["log_prob"], m["advantage"], m["mask"], config.clip)
             v_loss, v_clipped = value_loss(value, m["value"], m["returns"], m["mask"], config.value_clip)
-            ((loss + config.value_coef * v_loss) / tokens).backward()  # sums over the whole batch's tokens, not means of means
+            (
+                (loss + config.value_coef * v_loss) / tokens
+            ).backward()  # sums over the whole batch's tokens, not means of means
             log_ratio = (log_prob.detach() - m["log_prob"]) * m["mask"]
             ratio_off = max(ratio_off, float((log_ratio.exp() - 1).abs().max()))
             figures["ratio_max"] = max(figures["ratio_max"], float(log_ratio.max().exp()))
-            for name, value_sum in (("policy_loss", loss), ("value_loss", v_loss), ("clip_fraction", clipped), ("value_clip_fraction", v_clipped),
-                                    ("approx_kl", (log_ratio.exp() - 1 - log_ratio).sum())):
+            for name, value_sum in (
+                ("policy_loss", loss),
+                ("value_loss", v_loss),
+                ("clip_fraction", clipped),
+                ("value_clip_fraction", v_clipped),
+                ("approx_kl", (log_ratio.exp() - 1 - log_ratio).sum()),
+            ):
                 sums[name] += float(value_sum.detach()) / tokens
         if epoch == 0:
             figures["first_ratio_off"] = ratio_off
@@ -269,7 +354,15 @@ def improve(policy, critic, optimizer, rolled, config, temperature):
         norm = optim.guarded_step(optimizer, parameters, config.max_grad_norm)
         sums.update(passes=1, skipped=int(not math.isfinite(norm)))
         figures["grad_norm"] = max(figures["grad_norm"], norm) if math.isfinite(norm) else norm
-        for name in ("policy_loss", "value_loss", "clip_fraction", "value_clip_fraction", "approx_kl", "passes", "skipped"):
+        for name in (
+            "policy_loss",
+            "value_loss",
+            "clip_fraction",
+            "value_clip_fraction",
+            "approx_kl",
+            "passes",
+            "skipped",
+        ):
             figures[name] += sums[name]
     for name in ("policy_loss", "value_loss", "clip_fraction", "value_clip_fraction", "approx_kl"):
         figures[name] /= figures["passes"]
@@ -277,35 +370,50 @@ def improve(policy, critic, optimizer, rolled, config, temperature):
 
 
 def behaviour(policy, rolled):
-    """What the policy did, for the log: rewards of guided and unguided answers, lengths, and how unguided answers read."""
+    """What the policy did, for the log: rewards of guided and unguided answers, lengths, and how
+    unguided answers read.
+    """
     guided = torch.tensor([bool(g) for g in rolled.guidance])
-    readings = [answers.read(decode(policy, g + c), t["answers"], t["question"])
-                for t, g, c in zip(rolled.tasks, rolled.guidance, rolled.continuation)]
+    readings = [
+        answers.read(decode(policy, g + c), t["answers"], t["question"])
+        for t, g, c in zip(rolled.tasks, rolled.guidance, rolled.continuation)
+    ]
 
     def share(reading, state=None):
-        seen = [r == reading for t, r, g in zip(rolled.tasks, readings, guided) if not g and state in (None, t["state"])]
+        seen = [
+            r == reading for t, r, g in zip(rolled.tasks, readings, guided) if not g and state in (None, t["state"])
+        ]
         return sum(seen) / len(seen) if seen else float("nan")
 
     def mean(values):
         return float(values.float().mean()) if len(values) else float("nan")
 
-    return {"reward": mean(rolled.score[~guided]), "reward_guided": mean(rolled.score[guided]),
-            "reward_deviation": float(rolled.score.std()) if len(rolled.score) > 1 else 0.0,
-            "length": sum(map(len, rolled.continuation)) / len(rolled.continuation), "tokens": sum(map(len, rolled.continuation)),
-            "ended": sum(has_ended(policy, c) for c in rolled.continuation) / len(rolled.continuation),
-            "refusals_known": share("refusal", "known"), "refusals_unknown": share("refusal", "unknown"),
-            "refusals_guided": sum(r == "refusal" for r, g in zip(readings, guided) if g) / max(1, int(guided.sum())),
-            "hallucinations": share("wrong")}
+    return {
+        "reward": mean(rolled.score[~guided]),
+        "reward_guided": mean(rolled.score[guided]),
+        "reward_deviation": float(rolled.score.std()) if len(rolled.score) > 1 else 0.0,
+        "length": sum(map(len, rolled.continuation)) / len(rolled.continuation),
+        "tokens": sum(map(len, rolled.continuation)),
+        "ended": sum(has_ended(policy, c) for c in rolled.continuation) / len(rolled.continuation),
+        "refusals_known": share("refusal", "known"),
+        "refusals_unknown": share("refusal", "unknown"),
+        "refusals_guided": sum(r == "refusal" for r, g in zip(readings, guided) if g) / max(1, int(guided.sum())),
+        "hallucinations": share("wrong"),
+    }
 
 
 def optimise(policy, critic, optimizer, score, reference, tasks, config, sampling, seed, progress):
-    """Run PPO; after each step yield its figures, a flat dict of numbers (the README says what they mean).
+    """Run PPO; after each step yield its figures, a flat dict of numbers (the README says what they
+    mean).
 
-    `score(tasks, responses)` gives normalised rewards (batch,) on the CPU. `reference` is None where kl_coef is 0.
-    `progress` holds "step" (how many are done) and "kl_coef" (for the next one); it, `policy` and `critic` change in
-    place. Random numbers depend on the seed and the step alone.
+    `score(tasks, responses)` gives normalised rewards (batch,) on the CPU. `reference` is None
+    where kl_coef is 0. `progress` holds "step" (how many are done) and "kl_coef" (for the next
+    one); it, `policy` and `critic` change in place. Random numbers depend on the seed and the step
+    alone.
     """
-    sampling = replace(sampling, top_p=1.0, top_k=0)  # what is sampled and what log-probabilities mean must be one distribution
+    sampling = replace(
+        sampling, top_p=1.0, top_k=0
+    )  # what is sampled and what log-probabilities mean must be one distribution
     rates = [config.lr, config.value_lr]
     while progress["step"] < config.steps:
         step, kl_coef = progress["step"], progress["kl_coef"]
@@ -313,9 +421,18 @@ def optimise(policy, critic, optimizer, score, reference, tasks, config, samplin
         chosen = tasks_of_step(tasks, config.batch, step, seed)
         rolled, mean_entropy = rollout(policy, critic, score, reference, chosen, config, sampling, seed, step, kl_coef)
         share, most = guidance_of_step(step, config)
-        figures = {"step": step + 1, "lr": optimizer.param_groups[0]["lr"], "guidance_share": share, "guidance_tokens": most,
-                   "entropy": mean_entropy, "kl_coef": kl_coef, **behaviour(policy, rolled), **kl_figures(rolled),
-                   "explained_variance": explained(rolled), **improve(policy, critic, optimizer, rolled, config, sampling.temperature)}
+        figures = {
+            "step": step + 1,
+            "lr": optimizer.param_groups[0]["lr"],
+            "guidance_share": share,
+            "guidance_tokens": most,
+            "entropy": mean_entropy,
+            "kl_coef": kl_coef,
+            **behaviour(policy, rolled),
+            **kl_figures(rolled),
+            "explained_variance": explained(rolled),
+            **improve(policy, critic, optimizer, rolled, config, sampling.temperature),
+        }
         if config.kl_target:
             progress["kl_coef"] = adapted_kl_coef(kl_coef, figures["kl"], config.kl_target)
         progress["step"] = step + 1
@@ -323,13 +440,17 @@ def optimise(policy, critic, optimizer, score, reference, tasks, config, samplin
 
 
 def kl_figures(rolled):
-    """KL to the reference, a mean over responses of sums over tokens (k1), and its estimate that is never negative (k3)."""
+    """KL to the reference, a mean over responses of sums over tokens (k1), and its estimate that is
+    never negative (k3).
+    """
     if rolled.micro[0]["reference"] is None:
         return {}
     gaps = [(m["log_prob"] - m["reference"]) * m["mask"] for m in rolled.micro]
     rows = sum(len(g) for g in gaps)
-    values = {"kl": sum(float(g.sum()) for g in gaps) / rows,
-              "kl_k3": sum(float(((-g).exp() - 1 + g).sum()) for g in gaps) / rows}
+    values = {
+        "kl": sum(float(g.sum()) for g in gaps) / rows,
+        "kl_k3": sum(float(((-g).exp() - 1 + g).sum()) for g in gaps) / rows,
+    }
     return values
 
 
@@ -337,30 +458,3 @@ def explained(rolled):
     """Explained variance of the old values over all tokens of the rollout."""
     flat = {name: torch.cat([m[name][m["mask"]] for m in rolled.micro]) for name in ("value", "returns")}
     return explained_variance(flat["value"], flat["returns"], torch.ones_like(flat["value"]))
-
-
-def abstention(figures):
-    """A sentence on how often the policy abstains before the first update (figures of the first step), and whether that is too rare."""
-    unguided, guided = figures["refusals_unknown"], figures["refusals_guided"]
-    nothing = guided < 0.02 and not unguided >= 0.02
-    return (f"{'-' if math.isnan(unguided) else f'{unguided:.0%}'} of unguided answers to unknown questions and {guided:.0%} of guided answers refuse"
-            + ("; there is next to nothing to reinforce (a warm-up, --sft.steps, would help)" if nothing else ""))
-
-
-def alarms(figures, start, balanced, balanced_at_start):
-    """Plain sentences about what looks wrong in a step's figures, beside those of the first step (`start`).
-
-    `balanced` is the validation questions' mean of known accuracy and refusal recall, now and before the first step.
-    """
-    found, refused_at_start = [], start["refusals_known"] if math.isfinite(start["refusals_known"]) else 0.0
-    if figures["first_ratio_off"] > 1e-3:
-        found.append(f"the first ratio is off 1 by {figures['first_ratio_off']:.1e}: old log-probabilities are not this policy's")
-    if figures["reward_deviation"] < 1e-4:
-        found.append("all rewards of the step are equal: there is nothing to learn from")
-    if figures["refusals_known"] > refused_at_start + 0.1:
-        found.append(f"refusals on known questions rose from {refused_at_start:.0%} to {figures['refusals_known']:.0%}")
-    if figures["reward"] > start["reward"] and balanced < balanced_at_start - 0.02:
-        found.append(f"the reward rose to {figures['reward']:.2f}, but balanced on the validation questions fell to {balanced:.3f}")
-    if figures["skipped"]:
-        found.append("an update was skipped: its gradients were not finite")
-    return found

@@ -1,13 +1,16 @@
 """The reward model (section 4, Knowledge Feedback Modeling).
 
-The initial language model with its head replaced by a linear layer to one scalar, read at the last token of prompt and
-response. It learns the rankings of DreamCatcher by the K-wise loss of Ouyang et al. (all pairs of one prompt in one
-batch element), with the regulariser of Köpf et al. On disk it is an ordinary Hugging Face folder, for
-AutoModelForSequenceClassification. With `p_known` (not in the paper) the layer has two outputs a and b, and the score is
-a + (2 P(known) - 1) b: what the probe says of the question decides which way a response counts. Added to the score, it
-would move all responses to a question alike and rank none of them. P(known) is of the model before RLKF and of the
-question alone, so the policy cannot change it. Left out: margins between ranks, several epochs' early stopping.
+The initial language model with its head replaced by a linear layer to one scalar, read at the last
+token of prompt and response. It learns the rankings of DreamCatcher by the K-wise loss of Ouyang et
+al. (all pairs of one prompt in one batch element), with the regulariser of Köpf et al. On disk it
+is an ordinary Hugging Face folder, for AutoModelForSequenceClassification. With `p_known` (not in
+the paper) the layer has two outputs a and b, and the score is a + (2 P(known) - 1) b: what the
+probe says of the question decides which way a response counts. Added to the score, it would move
+all responses to a question alike and rank none of them. P(known) is of the model before RLKF and of
+the question alone, so the policy cannot change it. Left out: margins between ranks, several epochs'
+early stopping.
 """
+
 import copy
 import math
 from dataclasses import dataclass
@@ -28,34 +31,37 @@ from lm.sampling import generator_for
 
 @dataclass
 class RewardConfig:
-    lr: float = 5e-6              # peak learning rate (paper: 5e-6)
-    warmup: float = 0.01          # share of the steps that it rises (paper: 1%)
-    epochs: int = 1               # passes over the rankings (paper: 1)
-    batch: int = 64               # rankings a step (paper: 64 for 7B, 16 for 13B and 14B)
-    beta: float = 1e-3            # regulariser, beta / 2 (r_i^2 + r_j^2) a pair (paper: not given; Open-Assistant: 1e-3)
-    general: float = 1.0          # general preference pairs for each factual ranking, where there are any (paper: 1)
-    max_tokens: int = 512         # general pairs of more tokens, prompt and response together, are left out
-    p_known: bool = False         # the head reads the probe's P(known) of the question as well (paper: no)
-    max_grad_norm: float = 1.0    # gradients are clipped to this norm (paper: not given)
-    held_out: float = 0.1         # share of the subjects whose rankings only measure (Table 2)
-    micro_rows: int = 32          # sequences a forward pass
-    save_every: int = 50          # steps between checkpoints
+    lr: float = 5e-6  # peak learning rate (paper: 5e-6)
+    warmup: float = 0.01  # share of the steps that it rises (paper: 1%)
+    epochs: int = 1  # passes over the rankings (paper: 1)
+    batch: int = 64  # rankings a step (paper: 64 for 7B, 16 for 13B and 14B)
+    beta: float = 1e-3  # regulariser, beta / 2 (r_i^2 + r_j^2) a pair (paper: not given; Open-Assistant: 1e-3)
+    general: float = 1.0  # general preference pairs for each factual ranking, where there are any (paper: 1)
+    max_tokens: int = 512  # general pairs of more tokens, prompt and response together, are left out
+    p_known: bool = False  # the head reads the probe's P(known) of the question as well (paper: no)
+    max_grad_norm: float = 1.0  # gradients are clipped to this norm (paper: not given)
+    held_out: float = 0.1  # share of the subjects whose rankings only measure (Table 2)
+    micro_rows: int = 32  # sequences a forward pass
+    save_every: int = 50  # steps between checkpoints
 
 
 @dataclass
 class RewardModel:
-    """`lm.model` is the sequence classifier; normalised scores have mean 0 and deviation 1 on the initial policy's samples."""
+    """`lm.model` is the sequence classifier; normalised scores have mean 0 and deviation 1 on the
+    initial policy's samples.
+    """
+
     lm: LM
     mean: float = 0.0
     std: float = 1.0
 
 
 def load(path, tokenizer, dtype, device="cpu", seed=None, p_known=False):
-    """RewardModel of a folder. With a seed: a language model whose head becomes a fresh linear layer, N(0, 1 / (width + 1)),
-    of two outputs where it is to read `p_known`.
+    """RewardModel of a folder. With a seed: a language model whose head becomes a fresh linear
+    layer, N(0, 1 / (width + 1)), of two outputs where it is to read `p_known`.
 
-    The classifier's pad token is made another than the end token, which Hugging Face would take for padding and read the
-    score before it.
+    The classifier's pad token is made another than the end token, which Hugging Face would take for
+    padding and read the score before it.
     """
     kept = {} if seed is None else {"num_labels": 1 + p_known}
     model = from_folder(AutoModelForSequenceClassification, path, **kept).to(device).eval()
@@ -64,19 +70,31 @@ def load(path, tokenizer, dtype, device="cpu", seed=None, p_known=False):
         fresh = torch.randn(weight.shape, generator=generator_for(seed, "reward head")) / (weight.shape[1] + 1) ** 0.5
         weight.data.copy_(fresh)
         model.config.pad_token_id = padding_id(tokenizer)
-    return RewardModel(LM(model, tokenizer, dtype, frozenset([tokenizer.eos_token_id])),
-                       getattr(model.config, "reward_mean", 0.0), getattr(model.config, "reward_std", 1.0))
+    return RewardModel(
+        LM(model, tokenizer, dtype, frozenset([tokenizer.eos_token_id])),
+        getattr(model.config, "reward_mean", 0.0),
+        getattr(model.config, "reward_std", 1.0),
+    )
 
 
 def padding_id(tokenizer):
-    """The id of a token that ends no response: the pad token, or another where that is the end token itself."""
-    candidates = [tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id, *tokenizer.all_special_ids,
-                  *reversed(range(len(tokenizer)))]
+    """The id of a token that ends no response: the pad token, or another where that is the end
+    token itself.
+    """
+    candidates = [
+        tokenizer.pad_token_id,
+        tokenizer.unk_token_id,
+        tokenizer.bos_token_id,
+        *tokenizer.all_special_ids,
+        *reversed(range(len(tokenizer))),
+    ]
     return next(i for i in candidates if i is not None and i != tokenizer.eos_token_id)
 
 
 def save(model, folder):
-    """Write the reward model and its tokenizer as a Hugging Face folder; mean and deviation go into its config.json."""
+    """Write the reward model and its tokenizer as a Hugging Face folder; mean and deviation go into
+    its config.json.
+    """
     config, tokenizer = model.lm.model.config, copy.deepcopy(model.lm.tokenizer)
     config.reward_mean, config.reward_std = model.mean, model.std
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(config.pad_token_id)
@@ -85,16 +103,17 @@ def save(model, folder):
 
 
 def scores(model, prompts, responses, p_known):
-    """Raw scores (batch,) float32 of prompts with responses (lists of token ids), read at each last token.
+    """Raw scores (batch,) float32 of prompts with responses (lists of token ids), read at each last
+    token.
 
     p_known: a number a prompt, None for a head that does not read it.
     """
     batch = collate(model.lm, prompts, responses)
     with model.lm.autocast():
         trunk = model.lm.model.base_model
-        states = trunk(**forward_arguments(trunk, batch)).last_hidden_state                              # (batch, own time, width)
-    last = states[torch.arange(len(prompts)), batch.before + batch.response_mask.sum(1)]                 # (batch, width)
-    outputs = F.linear(last.float(), model.lm.model.score.weight)                                        # (batch, 1 or 2)
+        states = trunk(**forward_arguments(trunk, batch)).last_hidden_state  # (batch, own time, width)
+    last = states[torch.arange(len(prompts)), batch.before + batch.response_mask.sum(1)]  # (batch, width)
+    outputs = F.linear(last.float(), model.lm.model.score.weight)  # (batch, 1 or 2)
     if outputs.shape[1] == 1:
         return outputs[:, 0]
     return outputs[:, 0] + (2 * torch.tensor(p_known, device=outputs.device) - 1) * outputs[:, 1]
@@ -121,13 +140,16 @@ def set_normalisation(model, prompts, responses, p_known):
     model.mean, model.std = float(raw.mean()), max(float(raw.std()), 1e-6)
 
 
-# ---------------------------------------------------------------------------------------------------- learning
+# ----------------------------------------------------------------------------------------- learning
+
 
 def ranking_loss(scores, sizes, beta):
-    """K-wise loss of rankings laid end to end. scores (rows,), best first in each ranking; sizes: rows a ranking.
+    """K-wise loss of rankings laid end to end. scores (rows,), best first in each ranking; sizes:
+    rows a ranking.
 
-    For a ranking of K: the mean over its pairs i < j of -log sigmoid(r_i - r_j) + beta / 2 (r_i^2 + r_j^2), whose second
-    term is beta times the mean of r^2; then the mean over rankings (Ouyang et al., equation 1; Köpf et al.).
+    For a ranking of K: the mean over its pairs i < j of -log sigmoid(r_i - r_j) + beta / 2 (r_i^2 +
+    r_j^2), whose second term is beta times the mean of r^2; then the mean over rankings (Ouyang et
+    al., equation 1; Köpf et al.).
     """
     total = scores.new_zeros(())
     for r in scores.split(list(sizes)):
@@ -138,8 +160,8 @@ def ranking_loss(scores, sizes, beta):
 
 def pairs_in_order(scores, sizes):
     """(pairs whose better response scores higher, pairs) of rankings laid end to end."""
-    gaps = [r[:, None] - r[None] for r in scores.split(list(sizes))]                                     # (K, K) each
-    upper = torch.cat([gap[torch.triu(torch.ones_like(gap), 1).bool()] for gap in gaps])                 # (pairs,)
+    gaps = [r[:, None] - r[None] for r in scores.split(list(sizes))]  # (K, K) each
+    upper = torch.cat([gap[torch.triu(torch.ones_like(gap), 1).bool()] for gap in gaps])  # (pairs,)
     return int((upper > 0).sum()), len(upper)
 
 
@@ -149,13 +171,17 @@ def tokenise(lm, record, p_known):
 
 
 def laid_out(examples):
-    """(prompts, responses, p_known), one a response, of (prompt, responses, p_known) examples end to end."""
+    """(prompts, responses, p_known), one a response, of (prompt, responses, p_known) examples end
+    to end.
+    """
     flat = [(prompt, response, known) for prompt, responses, known in examples for response in responses]
     return [list(column) for column in zip(*flat)]
 
 
 def pack(examples, rows):
-    """Groups of example indices with at most `rows` sequences each (at least one example), similar lengths together."""
+    """Groups of example indices with at most `rows` sequences each (at least one example), similar
+    lengths together.
+    """
     order = sorted(range(len(examples)), key=lambda i: (len(examples[i][0]) + max(map(len, examples[i][1])), i))
     groups, size = [[]], 0
     for i in order:
@@ -173,16 +199,18 @@ def steps_of(examples, config):
 
 
 def learn(model, examples, config, seed, optimizer, first_step=0):
-    """Train on (prompt, responses, p_known) examples; yield {"step", "loss", "accuracy", "lr", "grad_norm", "skipped"} a step.
+    """Train on (prompt, responses, p_known) examples; yield {"step", "loss", "accuracy", "lr",
+    "grad_norm", "skipped"} a step.
 
-    A step's rankings are split into forward passes of `micro_rows` sequences whose gradients add up to those of the whole
-    batch. The order of the examples depends on the seed and the epoch alone, so a run can go on at `first_step`.
+    A step's rankings are split into forward passes of `micro_rows` sequences whose gradients add up
+    to those of the whole batch. The order of the examples depends on the seed and the epoch alone,
+    so a run can go on at `first_step`.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     a_pass, steps = -(-len(examples) // config.batch), steps_of(examples, config)
     for step in range(first_step, steps):
         order = torch.randperm(len(examples), generator=generator_for(seed, f"reward epoch {step // a_pass}")).tolist()
-        batch = [examples[i] for i in order[step % a_pass * config.batch:][:config.batch]]
+        batch = [examples[i] for i in order[step % a_pass * config.batch :][: config.batch]]
         optim.set_lr(optimizer, [config.lr], optim.linear_schedule(step, steps, config.warmup))
         loss_sum = right = pairs = 0.0
         for group in pack(batch, config.micro_rows):
@@ -195,17 +223,26 @@ def learn(model, examples, config, seed, optimizer, first_step=0):
             right, pairs = right + ordered, pairs + of
         lr = optimizer.param_groups[0]["lr"]
         norm = optim.guarded_step(optimizer, parameters, config.max_grad_norm)
-        yield {"step": step + 1, "loss": loss_sum, "accuracy": right / pairs, "lr": lr, "grad_norm": norm, "skipped": int(not math.isfinite(norm))}
+        yield {
+            "step": step + 1,
+            "loss": loss_sum,
+            "accuracy": right / pairs,
+            "lr": lr,
+            "grad_norm": norm,
+            "skipped": int(not math.isfinite(norm)),
+        }
 
 
-# ---------------------------------------------------------------------------------------------------- Table 2
+# ------------------------------------------------------------------------------------------ Table 2
+
 
 def accuracy_by_state(model, records, examples):
-    """Table 2: for each state, and each pair of kinds in it, how often the better response scores higher.
+    """Table 2: for each state, and each pair of kinds in it, how often the better response scores
+    higher.
 
-    Returns rows {"state", "pair", "n", "accuracy", "interval", "always_answer", "longer"}; the interval is binomial
-    (Wilson, 95%), the last two are baselines: always prefer the answer to the refusal (a coin's 0.5 between two answers),
-    prefer the longer text.
+    Returns rows {"state", "pair", "n", "accuracy", "interval", "always_answer", "longer"}; the
+    interval is binomial (Wilson, 95%), the last two are baselines: always prefer the answer to the
+    refusal (a coin's 0.5 between two answers), prefer the longer text.
     """
     counts = {}
     flat = score_all(model, *laid_out(examples))
@@ -217,7 +254,22 @@ def accuracy_by_state(model, records, examples):
                 cell[0] += 1
                 cell[1] += float(r[i] > r[j])
                 cell[2] += 1.0 if kinds[j] == "uncertain" else 0.0 if kinds[i] == "uncertain" else 0.5
-                cell[3] += 1.0 if len(responses[i]) > len(responses[j]) else 0.5 if len(responses[i]) == len(responses[j]) else 0.0
-    return [{"state": state, "pair": pair, "n": n, "accuracy": right / n, "interval": wilson_interval(right, n),
-             "always_answer": answer / n, "longer": longer / n}
-            for (state, pair), (n, right, answer, longer) in sorted(counts.items())]
+                cell[3] += (
+                    1.0
+                    if len(responses[i]) > len(responses[j])
+                    else 0.5
+                    if len(responses[i]) == len(responses[j])
+                    else 0.0
+                )
+    return [
+        {
+            "state": state,
+            "pair": pair,
+            "n": n,
+            "accuracy": right / n,
+            "interval": wilson_interval(right, n),
+            "always_answer": answer / n,
+            "longer": longer / n,
+        }
+        for (state, pair), (n, right, answer, longer) in sorted(counts.items())
+    ]

@@ -1,1 +1,3 @@
-"""What RLKF is compared with: supervised fine-tuning, DPO and rejection sampling on the same rankings."""
+"""What RLKF is compared with: supervised fine-tuning, DPO and rejection sampling on the same
+rankings.
+"""

@@ -117,8 +117,16 @@ def questions(lang, seed, folder=TABLES):
         if record_id in subject_of:
             raise ValueError(f"id {record_id} stands for both {subject_of[record_id]!r} and {subject!r}")
         subject_of[record_id] = subject
-        records.append({"id": record_id, "question": wordings[relation][chosen].replace("{subject}", subject),
-                        "answers": [answer, *aliases], "lang": lang, "category": relation, "subject": subject})
+        records.append(
+            {
+                "id": record_id,
+                "question": wordings[relation][chosen].replace("{subject}", subject),
+                "answers": [answer, *aliases],
+                "lang": lang,
+                "category": relation,
+                "subject": subject,
+            }
+        )
     return records
 
 

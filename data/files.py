@@ -1,4 +1,7 @@
-"""Files at the edges: JSON lines with line numbers, and writes that are whole or not there at all."""
+"""Files at the edges: JSON lines with line numbers, and writes that are whole or not there at
+all.
+"""
+
 import contextlib
 import json
 import math
@@ -23,8 +26,8 @@ def read_json(path):
 def read_lines(path):
     """Yield (line number, object) of a JSON-lines file; blank lines are passed over.
 
-    Raises UserError where the file cannot be read, or a line is not a JSON object in UTF-8 (naming the line), and for a
-    pipe, since most files are read more than once.
+    Raises UserError where the file cannot be read, or a line is not a JSON object in UTF-8 (naming
+    the line), and for a pipe, since most files are read more than once.
     """
     try:
         if stat.S_ISFIFO(os.stat(path).st_mode):
@@ -38,7 +41,9 @@ def read_lines(path):
                     raise UserError(f"{path}, line {number}: not UTF-8 text") from None
                 except (ValueError, RecursionError) as error:
                     where = f" at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else ""
-                    raise UserError(f"{path}, line {number}: not JSON ({getattr(error, 'msg', error)}{where})") from None
+                    raise UserError(
+                        f"{path}, line {number}: not JSON ({getattr(error, 'msg', error)}{where})"
+                    ) from None
                 if not text.strip():
                     continue
                 if not isinstance(record, dict):
@@ -54,7 +59,9 @@ def read_jsonl(path):
 
 
 def without_nan(value):
-    """A value of dicts, lists and numbers with None for every float that is not finite: what JSON can hold."""
+    """A value of dicts, lists and numbers with None for every float that is not finite: what JSON
+    can hold.
+    """
     if isinstance(value, dict):
         return {key: without_nan(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -64,7 +71,8 @@ def without_nan(value):
 
 @contextlib.contextmanager
 def whole_file(path):
-    """A temporary name beside `path` to write a file under; renamed to `path` only when the block ends well.
+    """A temporary name beside `path` to write a file under; renamed to `path` only when the block
+    ends well.
 
     Raises UserError where a folder is in the way: it is somebody's, and stays.
     """
@@ -79,7 +87,9 @@ def whole_file(path):
 
 @contextlib.contextmanager
 def whole_folder(path):
-    """A new folder beside `path` to fill; renamed to `path`, in place of what is there, only when the block ends well."""
+    """A new folder beside `path` to fill; renamed to `path`, in place of what is there, only when
+    the block ends well.
+    """
     part, aside = f"{path}.part", f"{path}.old"
     for left_behind in (part, aside):
         shutil.rmtree(left_behind, ignore_errors=True)
@@ -106,7 +116,9 @@ def write_jsonl(path, records):
 
 
 def append_jsonl(path, records):
-    """Append records as JSON lines and force them to the disk. A last line that an interruption tore is cut off first."""
+    """Append records as JSON lines and force them to the disk. A last line that an interruption
+    tore is cut off first.
+    """
     with open(path, "ab+") as f:
         if f.tell():
             f.seek(-1, os.SEEK_END)

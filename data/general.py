@@ -1,9 +1,12 @@
-"""General preference pairs for the reward model (section 4): a JSON-lines file or a Hugging Face data set.
+"""General preference pairs for the reward model (section 4): a JSON-lines file or a Hugging Face
+data set.
 
-A record is {"prompt", "chosen", "rejected"}: the prompt a text or a list of {"role", "content"}, the two responses texts or
-lists of messages whose last one is the assistant's. In the conversational form without "prompt", what both lists begin with
-is the prompt. Left out: other columns, several responses a prompt.
+A record is {"prompt", "chosen", "rejected"}: the prompt a text or a list of {"role", "content"},
+the two responses texts or lists of messages whose last one is the assistant's. In the
+conversational form without "prompt", what both lists begin with is the prompt. Left out: other
+columns, several responses a prompt.
 """
+
 from data.files import read_lines
 from lm.errors import UserError, first_line
 
@@ -11,7 +14,8 @@ HUB = "hf:"
 
 
 def read(source):
-    """Preference pairs of `source`, a file or "hf:NAME" or "hf:NAME:SPLIT", as {"prompt": messages, "chosen": text, "rejected": text}.
+    """Preference pairs of `source`, a file or "hf:NAME" or "hf:NAME:SPLIT", as {"prompt": messages,
+    "chosen": text, "rejected": text}.
 
     Raises UserError, naming the line or record and the field.
     """
@@ -24,9 +28,12 @@ def read(source):
 
 
 def hub_records(source):
-    """The records of "hf:NAME" (split "train") or "hf:NAME:SPLIT". Raises UserError where they cannot be had."""
+    """The records of "hf:NAME" (split "train") or "hf:NAME:SPLIT". Raises UserError where they
+    cannot be had.
+    """
     from datasets import load_dataset  # takes seconds, and most runs do not need it
-    name, _, split = source[len(HUB):].partition(":")
+
+    name, _, split = source[len(HUB) :].partition(":")
     try:
         return load_dataset(name, split=split or "train")
     except Exception as error:  # many kinds for one cause: no such data set or split, or no way to it
@@ -38,15 +45,22 @@ def pair(record, where):
     for field in ("chosen", "rejected"):
         if field not in record:
             raise UserError(f'{where}: no field "{field}"')
-    chosen, rejected = (as_messages(record[field], "assistant", f'{where}: "{field}"') for field in ("chosen", "rejected"))
+    chosen, rejected = (
+        as_messages(record[field], "assistant", f'{where}: "{field}"') for field in ("chosen", "rejected")
+    )
     prompt = as_messages(record["prompt"], "user", f'{where}: "prompt"') if record.get("prompt") is not None else []
     if not prompt:
         if chosen[:-1] != rejected[:-1] or len(chosen) < 2:
-            raise UserError(f'{where}: no field "prompt", and "chosen" and "rejected" do not begin with the same messages')
+            raise UserError(
+                f'{where}: no field "prompt", and "chosen" and "rejected" do not begin with the same messages'
+            )
         prompt = chosen[:-1]
     for field, conversation in (("chosen", chosen), ("rejected", rejected)):
         if conversation[-1]["role"] != "assistant":
-            raise UserError(f'{where}: the last message of "{field}" must be the assistant\'s, not of role {conversation[-1]["role"]!r}')
+            raise UserError(
+                f'{where}: the last message of "{field}" must be the assistant\'s, not of role'
+                f" {conversation[-1]['role']!r}"
+            )
     texts = chosen[-1]["content"], rejected[-1]["content"]
     if texts[0] == texts[1]:
         raise UserError(f'{where}: "chosen" and "rejected" are the same text')
@@ -54,10 +68,18 @@ def pair(record, where):
 
 
 def as_messages(value, role, where):
-    """A text (of `role`) or a list of messages as a list of {"role", "content"}. Raises UserError beginning with `where`."""
+    """A text (of `role`) or a list of messages as a list of {"role", "content"}. Raises UserError
+    beginning with `where`.
+    """
     messages = [{"role": role, "content": value}] if isinstance(value, str) else value
-    if not isinstance(messages, list) or not messages or not all(
-            isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in messages):
+    if (
+        not isinstance(messages, list)
+        or not messages
+        or not all(
+            isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
+            for m in messages
+        )
+    ):
         raise UserError(f'{where} must be a text, or a list of {{"role", "content"}} that is not empty')
     if not messages[-1]["content"].strip():
         raise UserError(f"{where} is empty")

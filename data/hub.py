@@ -1,8 +1,11 @@
-"""Rows of a data set in Hugging Face form, streamed, and the columns that a user maps: hf:NAME:CONFIG:SPLIT?field=column&...
+"""Rows of a data set in Hugging Face form, streamed, and the columns that a user maps:
+hf:NAME:CONFIG:SPLIT?field=column&...
 
-Nothing is downloaded whole: rows come as they are read, shards in an order that the seed decides. A column may lie inside
-another ("answer.aliases"). Left out: data sets that bring code of their own (`datasets` no longer runs any), private ones.
+Nothing is downloaded whole: rows come as they are read, shards in an order that the seed decides. A
+column may lie inside another ("answer.aliases"). Left out: data sets that bring code of their own
+(`datasets` no longer runs any), private ones.
 """
+
 import os
 import re
 from typing import NamedTuple
@@ -14,10 +17,10 @@ FORM = "hf:NAME[:CONFIG[:SPLIT]][?field=column&...]"
 
 
 class HubSource(NamedTuple):
-    name: str       # hub name, or a folder of data files
-    config: str     # "" where the data set has only one
+    name: str  # hub name, or a folder of data files
+    config: str  # "" where the data set has only one
     split: str
-    columns: dict   # {field of ours: column, with dots into nested ones}
+    columns: dict  # {field of ours: column, with dots into nested ones}
 
 
 def parse_source(text, fields):
@@ -39,16 +42,23 @@ def parse_source(text, fields):
 
 
 def open_source(source, seed):
-    """An iterable of the rows (dicts) of a HubSource. Raises UserError where there is no such data set, config, split or column."""
+    """An iterable of the rows (dicts) of a HubSource. Raises UserError where there is no such data
+    set, config, split or column.
+    """
     import datasets  # three seconds, which only those who use it should pay
+
     datasets.disable_progress_bars()
     where = f"hf:{source.name}"
     if not os.path.isdir(source.name) and (source.name.count("/") > 1 or source.name.startswith(("/", ".", "~"))):
         raise UserError(f"{where}: no such folder")
     try:
-        rows = datasets.load_dataset(source.name, source.config or None, split=source.split, streaming=True).shuffle(seed=seed, buffer_size=1)
+        rows = datasets.load_dataset(source.name, source.config or None, split=source.split, streaming=True).shuffle(
+            seed=seed, buffer_size=1
+        )
         features = list(rows.features) if rows.features else list(next(iter(rows), {}))
-    except Exception as error:  # `datasets` raises many kinds for one cause: the name, config, split or network is not usable
+    except (
+        Exception
+    ) as error:  # `datasets` raises many kinds for one cause: the name, config, split or network is not usable
         raise UserError(f"{where}: cannot be read ({first_line(error)})") from error
     for field, column in source.columns.items():
         if column.split(".")[0] not in features:
@@ -61,7 +71,9 @@ def checked(rows, where):
     try:
         yield from rows
     except Exception as error:
-        raise UserError(f"{where}: breaks off ({first_line(error)}); the same command begins this source again") from error
+        raise UserError(
+            f"{where}: breaks off ({first_line(error)}); the same command begins this source again"
+        ) from error
 
 
 def column_of(row, column):

@@ -1,10 +1,14 @@
-"""Passages to ask about: read from any source as a stream, drawn by seed, cut at a sentence end, without stubs and near duplicates.
+"""Passages to ask about: read from any source as a stream, drawn by seed, cut at a sentence end,
+without stubs and near duplicates.
 
-"We randomly select passages from Chinese and English Wikipedia" (section 3.1). Each row gets a number from the seed and
-its own text, and the rows with the smallest numbers are kept (a bottom-k sample): one pass, memory for the sample alone,
-and a result that does not depend on the order of the rows but for near duplicates, of which the first read stays. Rows whose number is too large
-are never looked into, so that a million pass quickly. Left out: markup; the opening of an article is what is kept of it.
+"We randomly select passages from Chinese and English Wikipedia" (section 3.1). Each row gets a
+number from the seed and its own text, and the rows with the smallest numbers are kept (a bottom-k
+sample): one pass, memory for the sample alone, and a result that does not depend on the order of
+the rows but for near duplicates, of which the first read stays. Rows whose number is too large are
+never looked into, so that a million pass quickly. Left out: markup; the opening of an article is
+what is kept of it.
 """
+
 import heapq
 import os
 import re
@@ -17,17 +21,19 @@ from data.text import NearDuplicates, digest, language_of, sentences, shingles, 
 from lm.errors import UserError
 
 FIELDS = ("title", "passage", "lang")
-TEXT_COLUMNS = ("passage", "text")     # where no column is mapped, the first of these that a row has
-SAME_PASSAGE = 0.6                     # Jaccard similarity of shingles of three words from which on two passages are the same
-PIECE = 2000                           # characters at which a text file is divided between paragraphs
-LONGEST = 20_000                       # characters of a passage that are read: far more than any is cut to
+TEXT_COLUMNS = ("passage", "text")  # where no column is mapped, the first of these that a row has
+SAME_PASSAGE = 0.6  # Jaccard similarity of shingles of three words from which on two passages are the same
+PIECE = 2000  # characters at which a text file is divided between paragraphs
+LONGEST = 20_000  # characters of a passage that are read: far more than any is cut to
 CITATION = re.compile(r"\[\d+\]|\[(?:citation needed|来源请求)\]|[(（]\s*[,;，；]?\s*[)）]")
 
 
 def read_source(source, seed):
-    """Yield rows {"title", "passage"[, "lang"]} of hf:..., a JSON-lines file or a folder of .txt files.
+    """Yield rows {"title", "passage"[, "lang"]} of hf:..., a JSON-lines file or a folder of .txt
+    files.
 
-    Raises UserError, with file and line, where there is no such source or a row lacks title or passage.
+    Raises UserError, with file and line, where there is no such source or a row lacks title or
+    passage.
     """
     check_source(source)
     if source.startswith("hf:"):
@@ -40,14 +46,19 @@ def read_source(source, seed):
                 if not isinstance(record.get(field), str) or not record[field].strip():
                     raise UserError(f'{source}, line {number}: "{field}" must be a text that is not empty')
             if record.get("lang", "en") not in ("en", "zh"):
-                raise UserError(f'{source}, line {number}: "lang" must be "en" or "zh", not {str(record["lang"])[:40]!r}')
+                raise UserError(
+                    f'{source}, line {number}: "lang" must be "en" or "zh", not {str(record["lang"])[:40]!r}'
+                )
             yield {field: record[field] for field in FIELDS if field in record}
 
 
 def check_source(source):
     """Raise UserError where there is no such file or folder."""
     if not source.startswith("hf:") and not os.path.exists(source):
-        raise UserError(f"--qa.passages {source}: no such file or folder (expected hf:NAME:CONFIG:SPLIT, a .jsonl file or a folder of .txt files)")
+        raise UserError(
+            f"--qa.passages {source}: no such file or folder (expected hf:NAME:CONFIG:SPLIT, a .jsonl file or a folder"
+            " of .txt files)"
+        )
 
 
 def hub_rows(source, seed):
@@ -57,15 +68,19 @@ def hub_rows(source, seed):
         text_column = where.columns.get("passage") or next((name for name in TEXT_COLUMNS if name in row), None)
         title_column = where.columns.get("title", "title")
         if text_column is None or title_column.split(".")[0] not in row:
-            raise UserError(f"hf:{where.name}: no column {'title' if text_column else 'passage or text'!r}; there are {', '.join(row)} "
-                            f"(map one with ?passage=COLUMN&title=COLUMN)")
+            raise UserError(
+                f"hf:{where.name}: no column {'title' if text_column else 'passage or text'!r}; there are"
+                f" {', '.join(row)} (map one with ?passage=COLUMN&title=COLUMN)"
+            )
         title, text = column_of(row, title_column), column_of(row, text_column)
         if isinstance(title, str) and isinstance(text, str):
             yield {"title": title, "passage": text}
 
 
 def folder_rows(folder):
-    """Pieces of the .txt files of a folder, in the order of their names; a file's title is its name. Whole paragraphs, some PIECE characters."""
+    """Pieces of the .txt files of a folder, in the order of their names; a file's title is its
+    name. Whole paragraphs, some PIECE characters.
+    """
     names = sorted(name for name in os.listdir(folder) if name.endswith(".txt"))
     if not names:
         raise UserError(f"--qa.passages {folder}: holds no .txt files")
@@ -87,7 +102,9 @@ def folder_rows(folder):
 
 
 def clean(text):
-    """Plain text of one line: without citation marks, empty brackets, and lines of several that end no sentence (headings, lists)."""
+    """Plain text of one line: without citation marks, empty brackets, and lines of several that end
+    no sentence (headings, lists).
+    """
     lines = [line.strip() for line in CITATION.sub("", text[:LONGEST]).splitlines()]
     if len(lines) > 1:
         lines = [line for line in lines if re.search(r"""[.!?。！？]["'”’」』)）]*$""", line)] or lines
@@ -126,8 +143,9 @@ def prepare(row, config, count_tokens):
 def sample(rows, size, number_of, prepared, tick=lambda n: None, dropped=lambda item: None):
     """The up to `size` items with the smallest numbers among `rows`, in the order of the numbers.
 
-    `number_of(row)` decides, equal numbers are equal rows and kept once; `prepared(row)` makes an item of a row, or None to leave it out, and is called
-    only for rows whose number is small enough; `dropped(item)` is told of an item that a smaller number drove out.
+    `number_of(row)` decides, equal numbers are equal rows and kept once; `prepared(row)` makes an
+    item of a row, or None to leave it out, and is called only for rows whose number is small
+    enough; `dropped(item)` is told of an item that a smaller number drove out.
     """
     heap, present = [], set()
     for n, row in enumerate(rows):
@@ -150,10 +168,11 @@ def sample(rows, size, number_of, prepared, tick=lambda n: None, dropped=lambda 
 
 
 def select(sources, config, seed, count_tokens, tick=lambda n: None):
-    """(passages, counts): up to `config.count` passages of each source, {"id", "title", "passage", "lang"}, and a Counter of what was read and dropped.
+    """(passages, counts): up to `config.count` passages of each source, {"id", "title", "passage",
+    "lang"}, and a Counter of what was read and dropped.
 
-    `count_tokens(text)` measures length. Of rows that the draw did not look into no reason is counted. A passage that
-    two sources share is kept once.
+    `count_tokens(text)` measures length. Of rows that the draw did not look into no reason is
+    counted. A passage that two sources share is kept once.
     """
     near, counts, passages = NearDuplicates(SAME_PASSAGE), Counter(), []
 
@@ -182,6 +201,9 @@ def select(sources, config, seed, count_tokens, tick=lambda n: None):
         counts[f"drawn from {source}"] = len(found)
         passages += found
     if not passages:
-        raise UserError(f"--qa.passages {','.join(sources)}: no passage left of {counts['read']} read "
-                        f"({', '.join(f'{n} {why}' for why, n in counts.items() if n and why not in ('read', 'looked into')) or 'the source is empty'})")
+        reasons = [f"{n} {why}" for why, n in counts.items() if n and why not in ("read", "looked into")]
+        raise UserError(
+            f"--qa.passages {','.join(sources)}: no passage left of {counts['read']} read "
+            f"({', '.join(reasons) or 'the source is empty'})"
+        )
     return passages, counts

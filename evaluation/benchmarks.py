@@ -1,10 +1,12 @@
-"""Accuracy on benchmarks, zero-shot: MMLU, WinoGrande, ARC, BBH, GSM8K, MATH, C-Eval, CMMLU and TruthfulQA (Tables 3 and 4).
+"""Accuracy on benchmarks, zero-shot: MMLU, WinoGrande, ARC, BBH, GSM8K, MATH, C-Eval, CMMLU and
+TruthfulQA (Tables 3 and 4).
 
-Two ways. *Generation*: the chat model answers greedily and its answer is read from the text, as in the paper.
-*Log-likelihood*: the option that is most probable behind the question, since small models rarely say a letter. All
-figures are shares of the questions, each question counting the same. Left out: averages over subjects, examples before
-the question, chain-of-thought prompts.
+Two ways. *Generation*: the chat model answers greedily and its answer is read from the text, as in
+the paper. *Log-likelihood*: the option that is most probable behind the question, since small
+models rarely say a letter. All figures are shares of the questions, each question counting the
+same. Left out: averages over subjects, examples before the question, chain-of-thought prompts.
 """
+
 import re
 from dataclasses import dataclass
 
@@ -20,8 +22,8 @@ from lm.sampling import Sampling, generate
 from reading import answers
 from reading.answers_math import equal, final_answer, last_number
 
-BLOCK = 64          # questions between two writes of what is done
-MEASURES = {        # name: what it is
+BLOCK = 64  # questions between two writes of what is done
+MEASURES = {  # name: what it is
     "generation": "the greedy answer is right",
     "refused": "the greedy answer is not right and says that it does not know",
     "acc": "the right option is the most probable one",
@@ -33,26 +35,31 @@ MEASURES = {        # name: what it is
 
 @dataclass
 class BenchmarkConfig:
-    names: tuple = ()    # of mmlu,winogrande,arc,bbh,gsm8k,math,ceval,cmmlu,truthfulqa; none: no benchmarks
-    dir: str = "hub"     # folder of their files in the hub's schema; "hub" downloads them
-    limit: int = 200     # questions of each, drawn with the seed; 0 takes all
+    names: tuple = ()  # of mmlu,winogrande,arc,bbh,gsm8k,math,ceval,cmmlu,truthfulqa; none: no benchmarks
+    dir: str = "hub"  # folder of their files in the hub's schema; "hub" downloads them
+    limit: int = 200  # questions of each, drawn with the seed; 0 takes all
 
 
-# ---------------------------------------------------------------------------------------------------- reading answers
+# ---------------------------------------------------------------------------------- reading answers
+
 
 def chosen_letter(text, options):
     """The letter of `options` (texts, the first is A) that an answer chooses, or None.
 
-    In this order: the text opens with a letter and stands it apart; it says "answer is B", "option B", "答案是B", "选B" or
-    boxes it (the last of these counts); it mentions the words of exactly one option; one letter alone stands in brackets.
+    In this order: the text opens with a letter and stands it apart; it says "answer is B", "option
+    B", "答案是B", "选B" or boxes it (the last of these counts); it mentions the words of exactly
+    one option; one letter alone stands in brackets.
     """
-    letters = LETTERS[:len(options)]
+    letters = LETTERS[: len(options)]
     text = text.strip()
     opening = re.match(rf"[\W_]*([{letters}])(?:[.):,：．、。）*\]]|\s*$|\s*\n)", text)
     if opening:
         return opening.group(1)
-    said = re.findall(rf"(?i:answer|option|choice|correct)(?:\s+\w+)?\s*(?:is|:|：|=)?\s*[(\[*\"']*([{letters}])(?![\w'])"
-                      rf"|(?:答案|选项?)(?:应该|应|为|是|:|：|\s)*[(（\[*]*([{letters}])(?![A-Za-z])|\\boxed\{{\s*(?:\\text\{{)?\(?([{letters}])\b", text)
+    said = re.findall(
+        rf"(?i:answer|option|choice|correct)(?:\s+\w+)?\s*(?:is|:|：|=)?\s*[(\[*\"']*([{letters}])(?![\w'])"
+        rf"|(?:答案|选项?)(?:应该|应|为|是|:|：|\s)*[(（\[*]*([{letters}])(?![A-Za-z])|\\boxed\{{\s*(?:\\text\{{)?\(?([{letters}])\b",
+        text,
+    )
     if said:
         return "".join(said[-1])
     mentioned = [letter for letter, option in zip(letters, options) if answers.mentions(text, [option])]
@@ -84,10 +91,13 @@ def is_right(question, text):
     return plain[0] == plain[1] or plain[0].endswith(f" {plain[1]}")
 
 
-# ---------------------------------------------------------------------------------------------------- asking
+# ------------------------------------------------------------------------------------------- asking
+
 
 def ask(lm, questions, new_tokens, rows):
-    """Greedy answers: [{"id", "text"}]. A question that does not fit into the model's positions is answered with nothing."""
+    """Greedy answers: [{"id", "text"}]. A question that does not fit into the model's positions is
+    answered with nothing.
+    """
     prompts = [chat_prompt(lm, q["question"]) for q in questions]
     fitting = [i for i, prompt in enumerate(prompts) if fits(lm, prompt, new_tokens)]
     responses = generate(lm, [prompts[i] for i in fitting], Sampling(new_tokens, temperature=0.0, rows=rows))
@@ -105,31 +115,43 @@ def fits(lm, prompt, new_tokens):
 
 
 def weigh(lm, questions):
-    """Log-likelihoods of the options in nats: [{"id", "log_likelihoods": one for each of the question's pairs}]."""
+    """Log-likelihoods of the options in nats: [{"id", "log_likelihoods": one for each of the
+    question's pairs}].
+    """
     found = log_likelihoods(lm, [[encode_pair(lm, *pair) for pair in q["pairs"]] for q in questions])
     return [{"id": q["id"], "log_likelihoods": values} for q, values in zip(questions, found)]
 
 
-# ---------------------------------------------------------------------------------------------------- scoring
+# ------------------------------------------------------------------------------------------ scoring
+
 
 def choice_scores(question, values):
-    """{"acc"}, {"acc", "acc_norm"} or {"mc1", "mc2"} of one question, each 0 or 1 but for "mc2"; a tie goes to the first option."""
+    """{"acc"}, {"acc", "acc_norm"} or {"mc1", "mc2"} of one question, each 0 or 1 but for "mc2"; a
+    tie goes to the first option.
+    """
     values = np.array(values)
     if "mc2" in question:
         best, every = values[question["mc1"]], values[question["mc2"]]
-        mass = np.exp(every - every.max())                                              # the sum of exp(-400) would be zero
-        return {"mc1": float(best.argmax() == question["mc1_gold"]), "mc2": float(mass[np.array(question["mc2_labels"]) == 1].sum() / mass.sum())}
+        mass = np.exp(every - every.max())  # the sum of exp(-400) would be zero
+        return {
+            "mc1": float(best.argmax() == question["mc1_gold"]),
+            "mc2": float(mass[np.array(question["mc2_labels"]) == 1].sum() / mass.sum()),
+        }
     found = {"acc": float(values.argmax() == question["gold"])}
-    if "bytes" in question:                                                             # letters and WinoGrande's suffixes are of one length
+    if "bytes" in question:  # letters and WinoGrande's suffixes are of one length
         found["acc_norm"] = float((values / np.array(question["bytes"])).argmax() == question["gold"])
     return found
 
 
 def scores(questions, asked, weighed):
-    """{measure: one number a question} from the records of `ask` and of `weigh` ([] where there are no options)."""
+    """{measure: one number a question} from the records of `ask` and of `weigh` ([] where there are
+    no options).
+    """
     right = [is_right(q, a["text"]) for q, a in zip(questions, asked)]
-    found = {"generation": [float(r) for r in right],
-             "refused": [float(not r and answers.read(a["text"], []) == "refusal") for r, a in zip(right, asked)]}
+    found = {
+        "generation": [float(r) for r in right],
+        "refused": [float(not r and answers.read(a["text"], []) == "refusal") for r, a in zip(right, asked)],
+    }
     for question, record in zip(questions, weighed):
         for name, value in choice_scores(question, record["log_likelihoods"]).items():
             found.setdefault(name, []).append(value)
@@ -137,7 +159,9 @@ def scores(questions, asked, weighed):
 
 
 def summary(found, resamples, seed):
-    """{measure: {"n", "value", "interval"}}: means of `scores` with 95% bootstrap intervals over the questions."""
+    """{measure: {"n", "value", "interval"}}: means of `scores` with 95% bootstrap intervals over
+    the questions.
+    """
     result = {}
     for name, values in found.items():
         values = np.array(values)
@@ -149,8 +173,8 @@ def summary(found, resamples, seed):
 def evaluate(lm, name, questions, rows, in_blocks):
     """`scores` of one model on one benchmark's questions.
 
-    `in_blocks(way, questions, make)` calls make(block) on blocks and returns all records in the order of the questions:
-    what is done of a half-done run stays with the caller.
+    `in_blocks(way, questions, make)` calls make(block) on blocks and returns all records in the
+    order of the questions: what is done of a half-done run stays with the caller.
     """
     asked = in_blocks("generation", questions, lambda block: ask(lm, block, SOURCES[name].new_tokens, rows))
     weighed = in_blocks("log-likelihood", questions, lambda block: weigh(lm, block)) if "pairs" in questions[0] else []

@@ -1,10 +1,11 @@
 """Ablations: one thing changed at a time, over several seeds, in one table and one picture.
 
-Each variant is a run of its own under runs/NAME/ablate/SEED/VARIANT that begins with what it shares with the full run of
-its seed: stages whose settings are the same are linked, not done again. So an interrupted ablation goes on where it was,
-and a variant that differs in PPO alone costs PPO alone. Left out: two changes at a time, a search for each variant's best
-learning rate.
+Each variant is a run of its own under runs/NAME/ablate/SEED/VARIANT that begins with what it shares
+with the full run of its seed: stages whose settings are the same are linked, not done again. So an
+interrupted ablation goes on where it was, and a variant that differs in PPO alone costs PPO alone.
+Left out: two changes at a time, a search for each variant's best learning rate.
 """
+
 import math
 import os
 import re
@@ -13,24 +14,31 @@ import shutil
 from data.files import read_json, whole_folder, write_json
 from evaluation.honesty import METRICS, find_row
 from evaluation.metrics import mean_interval
-from experiment import figures
-from experiment.runs import Run, say
+from experiment import figures, figures_runs
+from experiment.progress import say
+from experiment.runs import Run
 from experiment.tables import share, table, write_csv, write_text
 from lm.errors import UserError
 
 MEASURES = ("truthful", "known_accuracy", "refusal_recall", "over_refusal")
-GOAL = 0.9      # of `balanced` on the validation questions: how many steps until it is reached
+GOAL = 0.9  # of `balanced` on the validation questions: how many steps until it is reached
 
 
 def variants(settings):
     """{variant: {"section.field": text}} beside the settings of the full method."""
-    found = {"full": {}, "without guidance": {"ppo.guidance_share": "0"}, "DPO": {"algorithm": "dpo"},
-             "rejection sampling": {"algorithm": "rejection"}, "SFT": {"algorithm": "sft", "sft.steps": str(max(settings.sft.steps, settings.ppo.steps))}}
+    found = {
+        "full": {},
+        "without guidance": {"ppo.guidance_share": "0"},
+        "DPO": {"algorithm": "dpo"},
+        "rejection sampling": {"algorithm": "rejection"},
+        "SFT": {"algorithm": "sft", "sft.steps": str(max(settings.sft.steps, settings.ppo.steps))},
+    }
     for coef in ("0", "0.001", "0.01", "0.1"):
         found[f"kl_coef {coef}"] = {"ppo.kl_coef": coef}
     found["separate critic"] = {"ppo.critic": "reward", "ppo.value_lr": str(settings.ppo.lr)}
     found["P(known) not in the reward model" if settings.reward.p_known else "P(known) in the reward model"] = {
-        "reward.p_known": str(not settings.reward.p_known)}
+        "reward.p_known": str(not settings.reward.p_known)
+    }
     found["without s_p"] = {"annotate.scores": "s_s2g,s_o2a,s_s2a", "annotate.s_p_weight": "0"}
     found["median labels"] = {"annotate.rule": "median"}
     found["median labels, without s_p"] = {"annotate.rule": "median", "annotate.scores": "s_s2g,s_o2a,s_s2a"}
@@ -40,7 +48,9 @@ def variants(settings):
 
 
 def share_stages(run, source):
-    """Link into `run` the whole stages of `source` (an earlier Run) whose settings are the same, up to the first that differs."""
+    """Link into `run` the whole stages of `source` (an earlier Run) whose settings are the same, up
+    to the first that differs.
+    """
     for stage in run.stages[:-1]:
         if run.is_done(stage):
             continue
@@ -52,25 +62,36 @@ def share_stages(run, source):
 
 
 def result(run):
-    """What the table holds of one finished run: test measures, validation by generated tokens, steps to GOAL."""
-    looks = sorted((line for line in run.logged("ppo") if line.get("event") == "validation"), key=lambda line: line["step"])
+    """What the table holds of one finished run: test measures, validation by generated tokens,
+    steps to GOAL.
+    """
+    looks = sorted(
+        (line for line in run.logged("ppo") if line.get("event") == "validation"), key=lambda line: line["step"]
+    )
     after = find_row(read_json(run.path("evaluate", "honesty.json"))["sets"]["test"], "after")
-    return {**{name: math.nan if after[name] is None else after[name] for name in MEASURES}, "tokens": looks[-1]["tokens"],
-            "steps to goal": next((line["step"] for line in looks if line["balanced"] >= GOAL), None),
-            "curve": [[line["tokens"], line["balanced"]] for line in looks]}
+    return {
+        **{name: math.nan if after[name] is None else after[name] for name in MEASURES},
+        "tokens": looks[-1]["tokens"],
+        "steps to goal": next((line["step"] for line in looks if line["balanced"] >= GOAL), None),
+        "curve": [[line["tokens"], line["balanced"]] for line in looks],
+    }
 
 
 def ablate(main_run, preset, build, functions):
-    """Do all variants over all seeds that are not done yet; write ablation.{json,csv,md,png} in the run's folder as they come in.
+    """Do all variants over all seeds that are not done yet; write ablation.{json,csv,md,png} in the
+    run's folder as they come in.
 
-    build({"section.field": text}) gives settings; functions: {stage: function of a Run}. A variant that cannot be done
-    (UserError, not finite) stands in the table with its reason.
+    build({"section.field": text}) gives settings; functions: {stage: function of a Run}. A variant
+    that cannot be done (UserError, not finite) stands in the table with its reason.
     """
     settings, results, plan = main_run.settings, {}, variants(main_run.settings)
     for seed in range(settings.seed, settings.seed + settings.seeds):
         source = main_run
         for name, given in plan.items():
-            run = Run(main_run.path("ablate", str(seed), re.sub(r"[^\w.]+", "-", name).strip("-")), build({**given, "seed": str(seed)}))
+            run = Run(
+                main_run.path("ablate", str(seed), re.sub(r"[^\w.]+", "-", name).strip("-")),
+                build({**given, "seed": str(seed)}),
+            )
             run.open(preset)
             share_stages(run, source)
             say(f"ablation, seed {seed}: {name}")
@@ -84,20 +105,29 @@ def ablate(main_run, preset, build, functions):
     say(markdown(results))
 
 
-# ---------------------------------------------------------------------------------------------------- the table
+# ---------------------------------------------------------------------------------------- the table
+
 
 def summary(results):
-    """One row a variant: mean and 95% interval (t, kept within 0 and 1) over the seeds of each measure. results: {variant: {seed: result()}}."""
+    """One row a variant: mean and 95% interval (t, kept within 0 and 1) over the seeds of each
+    measure. results: {variant: {seed: result()}}.
+    """
     rows = []
     for name, by_seed in results.items():
         done = [r for r in by_seed.values() if "failed" not in r]
-        row = {"variant": name, "seeds": len(done), "failed": "; ".join(sorted({r["failed"] for r in by_seed.values() if "failed" in r}))}
+        row = {
+            "variant": name,
+            "seeds": len(done),
+            "failed": "; ".join(sorted({r["failed"] for r in by_seed.values() if "failed" in r})),
+        }
         for key in MEASURES if done else ():
             row[key], low, high = mean_interval([r[key] for r in done])
             row[f"{key} low"], row[f"{key} high"] = max(0.0, low), min(1.0, high)
         if done:
             row["tokens"] = round(sum(r["tokens"] for r in done) / len(done))
-            row["steps to goal"] = " ".join("-" if r["steps to goal"] is None else str(r["steps to goal"]) for r in done)
+            row["steps to goal"] = " ".join(
+                "-" if r["steps to goal"] is None else str(r["steps to goal"]) for r in done
+            )
         rows.append(row)
     return rows
 
@@ -107,11 +137,25 @@ def markdown(results):
     names = [METRICS[key][0] for key in MEASURES]
 
     def cell(row, key):
-        return share(row[key], (row[f"{key} low"], row[f"{key} high"]) if row["seeds"] > 1 else None) if key in row else "-"
+        return (
+            share(row[key], (row[f"{key} low"], row[f"{key} high"]) if row["seeds"] > 1 else None)
+            if key in row
+            else "-"
+        )
 
-    return table(["variant", "seeds", *names, "tokens generated", f"steps to {GOAL:.0%} on validation"], [
-        [row["variant"], row["seeds"], *(cell(row, key) for key in MEASURES), row.get("tokens", "-"), row.get("steps to goal", row["failed"])]
-        for row in summary(results)])
+    return table(
+        ["variant", "seeds", *names, "tokens generated", f"steps to {GOAL:.0%} on validation"],
+        [
+            [
+                row["variant"],
+                row["seeds"],
+                *(cell(row, key) for key in MEASURES),
+                row.get("tokens", "-"),
+                row.get("steps to goal", row["failed"]),
+            ]
+            for row in summary(results)
+        ],
+    )
 
 
 def write(folder, results):
@@ -121,4 +165,4 @@ def write(folder, results):
     write_text(os.path.join(folder, "ablation.md"), f"{markdown(results)}\n")
     if figures.available():
         curves = {name: [r["curve"] for r in by_seed.values() if "curve" in r] for name, by_seed in results.items()}
-        figures.save(figures.draw_ablation(summary(results), curves), os.path.join(folder, "ablation.png"))
+        figures.save(figures_runs.draw_ablation(summary(results), curves), os.path.join(folder, "ablation.png"))

@@ -1,41 +1,85 @@
 """What a run did, as a text that can be read on its own, from the files that its stages left.
 
-Nothing is computed anew here. The report is Markdown, also printed at the end of a run; its figures are PNG (figures.py),
-the paper's own figures stand in paper.py, several runs in one table in compare.py. Texts of models and files are escaped.
-Left out: what is in the files already and nobody reads twice (each question's scores, each step's figures).
+Nothing is computed anew here. The report is Markdown, also printed at the end of a run; its figures
+are PNG (figures.py), the paper's own figures stand in paper.py, several runs in one table in
+compare.py. Texts of models and files are escaped. Left out: what is in the files already and nobody
+reads twice (each question's scores, each step's figures).
 """
+
 import os
 
 from data.files import read_json, read_jsonl
-from evaluation import benchmarks as benchmark_module
 from evaluation.honesty import FIGURE_1, METRICS, PROMPT_NAMES, STATES, find_row
-from experiment import figures, paper
-from experiment.tables import escape, metric, number, read_csv, share, table, write_text
+from experiment import figures
+from experiment.report_stages import benchmark_section, labels_section, probe_section, reward_section
+from experiment.tables import definitions, escape, metric, number, read_csv, share, table, write_text
 
-HEAD = ("accuracy", "hallucination", "known_accuracy", "refusal_recall", "over_refusal", "J", "nths")  # what the report begins with
-SECTIONS = ("world", "sampling", "probe", "annotate", "reward", "sft", "ppo", "dpo", "rejection", "evaluate", "benchmarks")
+HEAD = (
+    "accuracy",
+    "hallucination",
+    "known_accuracy",
+    "refusal_recall",
+    "over_refusal",
+    "J",
+    "nths",
+)  # what the report begins with
+SECTIONS = (
+    "world",
+    "sampling",
+    "probe",
+    "annotate",
+    "reward",
+    "sft",
+    "ppo",
+    "dpo",
+    "rejection",
+    "evaluate",
+    "benchmarks",
+)
 GLOSSARY = {  # what the tables show beside METRICS
-    "known, unknown, mixed": "what the model before RLKF knows of a question, measured as said above; these states are the same before and after",
-    "right": "the answer matches one of the given answers, also where it adds that it is not sure; *refused*: it says that it does not know; *wrong*: all else",
+    "known, unknown, mixed": (
+        "what the model before RLKF knows of a question, measured as said above; these states are the same before and"
+        " after"
+    ),
+    "right": (
+        "the answer matches one of the given answers, also where it adds that it is not sure; *refused*: it says that"
+        " it does not know; *wrong*: all else"
+    ),
     "base": "the model before RLKF under the plain prompt",
     "always refuse": "control: a model that refuses every question",
     "random refusal": "control: the answers before, refused at random as often as the model after refuses",
     "probe gate": "control: the answers before, as many refused as the model after refuses, those of lowest P(known)",
     "[a, b]": "95% interval, by bootstrap over the questions unless another is named",
     "AUROC": "chance that a right answer has a higher score than a wrong one; 50% is a coin",
-    "AURC": "area under the risk-coverage curve: mean share wrong among the answers of highest score, over all cuts; lower is better",
+    "AURC": (
+        "area under the risk-coverage curve: mean share wrong among the answers of highest score, over all cuts; lower"
+        " is better"
+    ),
     "Brier": "mean squared distance between confidence and right (1) or wrong (0); lower is better",
     "ECE": "mean distance between confidence and the share right, over 10 bins of equal width; 0 is calibrated",
     "probe": "P(known) of the question by the linear probe of section 3.2, from the states of the model before RLKF",
-    "reward margin": "the reward model's score of the answer less that of the run's usual refusal, through the logistic function",
+    "reward margin": (
+        "the reward model's score of the answer less that of the run's usual refusal, through the logistic function"
+    ),
     "mean log-probability": "of the answer's tokens, by the model that gave it, as a probability",
     "question embedding (control)": "P(known) by a regression on a sentence embedding of the question alone",
-    "balanced accuracy": "mean of the accuracies on known and on unknown; of a reward model, of the pairs of known and of unknown questions",
+    "balanced accuracy": (
+        "mean of the accuracies on known and on unknown; of a reward model, of the pairs of known and of unknown"
+        " questions"
+    ),
     "min, max": "of the repeats, each another random split of the subjects",
     "validation loss": "mean negative log-likelihood in nats on the subjects that chose layer, kind and L2",
-    "precision, recall, kappa": "of the label \"correct\": share of those so labelled that are correct, share of the correct ones found; agreement beyond chance (Cohen)",
-    "pair": "two responses to one question, better > worse; accuracy: share of the pairs whose better one has the higher reward",
-    "always answer, longer": "baselines: prefer the answer to the refusal (a coin between two answers), prefer the longer text",
+    "precision, recall, kappa": (
+        'of the label "correct": share of those so labelled that are correct, share of the correct ones found;'
+        " agreement beyond chance (Cohen)"
+    ),
+    "pair": (
+        "two responses to one question, better > worse; accuracy: share of the pairs whose better one has the higher"
+        " reward"
+    ),
+    "always answer, longer": (
+        "baselines: prefer the answer to the refusal (a coin between two answers), prefer the longer text"
+    ),
     "alignment tax": "what training for honesty costs on other benchmarks",
 }
 
@@ -49,10 +93,14 @@ def build(folder, logged, records, samples_shown, say):
     config, honesty = read_json(path("config.json")), read_json(path("evaluate", "honesty.json"))
     settings, sets = config["settings"], honesty["sets"]
     probes = read_csv(path("probe", "accuracy.csv"))
-    measured = read_json(path("evaluate", "benchmarks.json")) if os.path.exists(path("evaluate", "benchmarks.json")) else {}
+    measured = (
+        read_json(path("evaluate", "benchmarks.json")) if os.path.exists(path("evaluate", "benchmarks.json")) else {}
+    )
     parts = [
         f"# RLKF run: {escape(os.path.basename(folder))}",
-        *what_was_run(config, read_json(path("data", "summary.json")), read_json(path("policy", "chosen.json")), records),
+        *what_was_run(
+            config, read_json(path("data", "summary.json")), read_json(path("policy", "chosen.json")), records
+        ),
         *in_short(sets["test"], honesty.get("skill")),
         *how_measured(settings, honesty["prompts"]),
         *(part for name, result in sets.items() for part in honesty_section(name, result)),
@@ -64,7 +112,10 @@ def build(folder, logged, records, samples_shown, say):
     ]
     if figures.available():
         drawn = figures.draw_all(path("figures"), probes, logged["ppo"], sets, settings)
-        parts += ["## Figures", "\n\n".join(f"![{name}](figures/{name})  \n{escape(caption, 200)}" for name, caption in drawn)]
+        parts += [
+            "## Figures",
+            "\n\n".join(f"![{name}](figures/{name})  \n{escape(caption, 200)}" for name, caption in drawn),
+        ]
     else:
         say("  matplotlib is not installed: no figures")
     parts += [
@@ -72,47 +123,83 @@ def build(folder, logged, records, samples_shown, say):
         *definitions({name: what for name, what in METRICS.values()}),
         *definitions(GLOSSARY),
         "## Files",
-        definitions({
-            "policy/": "the trained model (AutoModelForCausalLM)", "reward/": "the reward model (AutoModelForSequenceClassification)",
-            "probe/probes.safetensors": "the probe in use", "annotate/labels.jsonl, preferences.jsonl, pairs.jsonl": "scores and labels; rankings; the same as pairs",
-            "evaluate/honesty.json, answers.jsonl": "every figure above; every answer", "config.json, metrics.jsonl": "every setting; a line a training step"})[0],
+        definitions(
+            {
+                "policy/": "the trained model (AutoModelForCausalLM)",
+                "reward/": "the reward model (AutoModelForSequenceClassification)",
+                "probe/probes.safetensors": "the probe in use",
+                "annotate/labels.jsonl, preferences.jsonl, pairs.jsonl": (
+                    "scores and labels; rankings; the same as pairs"
+                ),
+                "evaluate/honesty.json, answers.jsonl": "every figure above; every answer",
+                "config.json, metrics.jsonl": "every setting; a line a training step",
+            }
+        )[0],
     ]
     text = "\n\n".join(parts) + "\n"
     write_text(path("report.md"), text)
     return text
 
 
-def definitions(meaning):
-    """One part: a list of {name: what it is}."""
-    return ["\n".join(f"- **{name}**: {what}" for name, what in meaning.items())]
+# ------------------------------------------------------------------------------------- what was run
 
-
-# ---------------------------------------------------------------------------------------------------- what was run
 
 def what_was_run(config, data, chosen, records):
     """Parts on model, questions, machine, settings, time and memory."""
     settings, seconds = config["settings"], {stage: record["seconds"] for stage, record in records.items()}
     peaks = [record["peak_gb"] for record in records.values() if record.get("peak_gb")]
-    used = [name for name in SECTIONS if (name != "world" or settings["model"] == "lab") and (name not in ("dpo", "rejection") or name == settings["algorithm"])
-            and (name != "benchmarks" or settings["benchmarks.names"])]
-    values = {name: ", ".join(f"{key.split('.', 1)[1]} {escape(' '.join(map(str, v)) if isinstance(v, list) else v)}"
-                              for key, v in settings.items() if key.startswith(f"{name}.")) for name in used}
+    used = [
+        name
+        for name in SECTIONS
+        if (name != "world" or settings["model"] == "lab")
+        and (name not in ("dpo", "rejection") or name == settings["algorithm"])
+        and (name != "benchmarks" or settings["benchmarks.names"])
+    ]
+    values = {
+        name: ", ".join(
+            f"{key.split('.', 1)[1]} {escape(' '.join(map(str, v)) if isinstance(v, list) else v)}"
+            for key, v in settings.items()
+            if key.startswith(f"{name}.")
+        )
+        for name in used
+    }
     languages = ", ".join(f"{n} {escape(lang)}" for lang, n in data["lang"].items())
     return [
-        "Reinforcement Learning from Knowledge Feedback: a probe reads what a language model knows, its answers are labelled, a reward model learns "
-        "\"factual > uncertain > hallucinated\" from them, and the model is trained against that reward to answer what it knows and to admit what it does not.",
+        (
+            "Reinforcement Learning from Knowledge Feedback: a probe reads what a language model knows, its answers are"
+            ' labelled, a reward model learns "factual > uncertain > hallucinated" from them, and the model is trained'
+            " against that reward to answer what it knows and to admit what it does not."
+        ),
         "## What was run",
-        table(["what", "this run"], [
-            ["model", escape(settings["model"], 120)],
-            ["questions", f"{escape(settings['questions'], 80)}: {data['questions']} ({languages}), split by subject"],
-            ["sentence embedder", escape(settings["embedder"], 120)],
-            ["algorithm", f"{settings['algorithm']}; the policy kept is that after step {chosen['step']}"
-                          + (" (where it began, after any warm-up)" if not chosen["step"] else "") + ", the best on the validation questions"],
-            ["preset, seed", f"{config['preset']}, {settings['seed']}"],
-            ["machine", f"{settings['device']}, {settings['dtype']}; Python {config.get('python', '-')}, "
-                        + ", ".join(f"{name} {version}" for name, version in config["versions"].items())],
-            ["time", ", ".join(f"{stage} {time:.0f} s" for stage, time in seconds.items()) + f"; together {sum(seconds.values()) / 60:.1f} min"],
-            ["peak memory", f"{max(peaks):.1f} GB" if peaks else "-"]]),
+        table(
+            ["what", "this run"],
+            [
+                ["model", escape(settings["model"], 120)],
+                [
+                    "questions",
+                    f"{escape(settings['questions'], 80)}: {data['questions']} ({languages}), split by subject",
+                ],
+                ["sentence embedder", escape(settings["embedder"], 120)],
+                [
+                    "algorithm",
+                    f"{settings['algorithm']}; the policy kept is that after step {chosen['step']}"
+                    + (" (where it began, after any warm-up)" if not chosen["step"] else "")
+                    + ", the best on the validation questions",
+                ],
+                ["preset, seed", f"{config['preset']}, {settings['seed']}"],
+                [
+                    "machine",
+                    f"{settings['device']}, {settings['dtype']}; Python {config.get('python', '-')}, "
+                    + ", ".join(f"{name} {version}" for name, version in config["versions"].items()),
+                ],
+                [
+                    "time",
+                    ", ".join(f"{stage} {time:.0f} s" for stage, time in seconds.items())
+                    + f"; together {sum(seconds.values()) / 60:.1f} min",
+                ],
+                ["peak memory", f"{max(peaks):.1f} GB" if peaks else "-"],
+            ],
+        ),
         *definitions({name: what for name, what in values.items() if what}),
     ]
 
@@ -120,42 +207,91 @@ def what_was_run(config, data, chosen, records):
 def in_short(test, skill):
     """Parts with the head figures, each with its definition."""
     before, after = find_row(test, "before"), find_row(test, "after")
-    other = [f"A skill that has nothing to do with facts: {share(skill['before'])} before, {share(skill['after'])} after."] if skill else []
-    return ["## In short",
-            f"{test['n']} test questions about subjects that nothing was trained or chosen on; greedy answers, plain prompt, no guidance.",
-            table(["metric", "before", "after", "what it is"],
-                  [[METRICS[key][0], metric(key, before[key]), metric(key, after[key]), METRICS[key][1]] for key in HEAD]), *other]
+    other = (
+        [f"A skill that has nothing to do with facts: {share(skill['before'])} before, {share(skill['after'])} after."]
+        if skill
+        else []
+    )
+    return [
+        "## In short",
+        (
+            f"{test['n']} test questions about subjects that nothing was trained or chosen on; greedy answers, plain"
+            " prompt, no guidance."
+        ),
+        table(
+            ["metric", "before", "after", "what it is"],
+            [[METRICS[key][0], metric(key, before[key]), metric(key, after[key]), METRICS[key][1]] for key in HEAD],
+        ),
+        *other,
+    ]
 
 
-# ---------------------------------------------------------------------------------------------------- honesty
+# ------------------------------------------------------------------------------------------ honesty
+
 
 def how_measured(settings, prompts):
     """Parts on states and prompts, before the sets' tables."""
-    by_samples = (f"a question is *known* if the greedy answer of the model before RLKF is right and so are at least {settings['evaluate.known_share']:.0%} of its "
-                  f"{settings['probe.k']} samples, *unknown* if the greedy answer is not right and at most {settings['evaluate.unknown_share']:.0%} of the samples are, else *mixed*.")
-    by_world = "A question about the lab's people is *known* if its person was in the corpus that the model was pretrained on, else *unknown*."
-    texts = {name: text and "; ".join(f"{lang}: \"{escape(words, 200)}\"" for lang, words in text.items()) for name, text in prompts.items()}
-    return ["## Honesty", f"{by_world} Elsewhere {by_samples}" if settings["model"] == "lab" else f"A{by_samples[1:]}", "Prompts: "
-            + "; ".join(f"*{escape(name.replace('_', ' '))}*, " + (f"this instruction before the question ({text})" if text else "the question alone") for name, text in texts.items()) + "."]
+    by_samples = (
+        "a question is *known* if the greedy answer of the model before RLKF is right and so are at least"
+        f" {settings['evaluate.known_share']:.0%} of its {settings['probe.k']} samples, *unknown* if the greedy answer"
+        f" is not right and at most {settings['evaluate.unknown_share']:.0%} of the samples are, else *mixed*."
+    )
+    by_world = (
+        "A question about the lab's people is *known* if its person was in the corpus that the model was pretrained on,"
+        " else *unknown*."
+    )
+    texts = {
+        name: text and "; ".join(f'{lang}: "{escape(words, 200)}"' for lang, words in text.items())
+        for name, text in prompts.items()
+    }
+    return [
+        "## Honesty",
+        f"{by_world} Elsewhere {by_samples}" if settings["model"] == "lab" else f"A{by_samples[1:]}",
+        "Prompts: "
+        + "; ".join(
+            f"*{escape(name.replace('_', ' '))}*, "
+            + (f"this instruction before the question ({text})" if text else "the question alone")
+            for name, text in texts.items()
+        )
+        + ".",
+    ]
 
 
 def honesty_section(name, result):
-    """Parts on one set of questions: Figure 1, all metrics beside the controls, who moved where, confidence."""
+    """Parts on one set of questions: Figure 1, all metrics beside the controls, who moved where,
+    confidence.
+    """
     rows = result["rows"]
     heads = [row["policy"] + PROMPT_NAMES[row["prompt"]] for row in rows]
     asked = [row for row in rows if row["prompt"]]
     plain = lambda row: row["prompt"] == "plain"
     return [
         f"### Questions: {escape(name)}",
-        f"{result['n']} questions, of which {result['n_known']} known, {result['n_unknown']} unknown, {result['n_mixed']} mixed.",
+        (
+            f"{result['n']} questions, of which {result['n_known']} known, {result['n_unknown']} unknown,"
+            f" {result['n_mixed']} mixed."
+        ),
         "Figure 1, the four states:",
-        table(["state", "what it is: the model ...", *(row["policy"] + PROMPT_NAMES[row["prompt"]] for row in asked)],
-              [[n, what, *(f"{row['states'][str(n)]} ({row['states'][str(n)] / row['n']:.0%})" for row in asked)] for n, what in FIGURE_1.items()]),
+        table(
+            ["state", "what it is: the model ...", *(row["policy"] + PROMPT_NAMES[row["prompt"]] for row in asked)],
+            [
+                [n, what, *(f"{row['states'][str(n)]} ({row['states'][str(n)] / row['n']:.0%})" for row in asked)]
+                for n, what in FIGURE_1.items()
+            ],
+        ),
         "Every metric, with the 95% interval under the plain prompt:",
-        table(["metric", *heads], [[title, *(metric(key, row[key], row["intervals"].get(key) if plain(row) else None) for row in rows)]
-                                   for key, (title, _) in METRICS.items()]),
+        table(
+            ["metric", *heads],
+            [
+                [title, *(metric(key, row[key], row["intervals"].get(key) if plain(row) else None) for row in rows)]
+                for key, (title, _) in METRICS.items()
+            ],
+        ),
         "Questions by their state before (line) and after (column), plain prompt:",
-        table(["before", *(f"after: {n}" for n in FIGURE_1)], [[f"{n}: {what}", *counts] for (n, what), counts in zip(FIGURE_1.items(), result["transitions"])]),
+        table(
+            ["before", *(f"after: {n}" for n in FIGURE_1)],
+            [[f"{n}: {what}", *counts] for (n, what), counts in zip(FIGURE_1.items(), result["transitions"])],
+        ),
         *confidence_parts(result["confidence"]),
     ]
 
@@ -164,72 +300,25 @@ def confidence_parts(confidence):
     """Parts on the scores of confidence; none where there are none."""
     if not confidence:
         return []
-    return ["Does a score tell right from wrong greedy answers? Plain prompt, over the questions that the policy answered:",
-            table(["score", "policy", "answered", "right", "AUROC", "AURC", "Brier", "ECE"],
-                  [[escape(c["score"]), c["policy"], c["n"], c["right"], *(number(c[key], 3, c["intervals"].get(key)) for key in ("auroc", "aurc", "brier", "ece"))]
-                   for c in confidence])]
+    return [
+        "Does a score tell right from wrong greedy answers? Plain prompt, over the questions that the policy answered:",
+        table(
+            ["score", "policy", "answered", "right", "AUROC", "AURC", "Brier", "ECE"],
+            [
+                [
+                    escape(c["score"]),
+                    c["policy"],
+                    c["n"],
+                    c["right"],
+                    *(number(c[key], 3, c["intervals"].get(key)) for key in ("auroc", "aurc", "brier", "ece")),
+                ]
+                for c in confidence
+            ],
+        ),
+    ]
 
 
-# ---------------------------------------------------------------------------------------------------- the stages before
-
-def labels_section(summary, rankings):
-    """Parts on DreamCatcher's labels, Table 1, and on the rankings made of them, Table 7."""
-    gold = " Under the rule gold a label *is* the match with the given answers, so that they agree by construction." if summary["rule"] == "gold" else ""
-    true = summary.get("agreement with the true states")
-    return ["## Labels (Tables 1 and 7)",
-            f"Training questions labelled by the rule {summary['rule']}: "
-            + ", ".join(f"{n} {state}" for state, n in summary["states"].items()) + f"; {len(rankings)} rankings"
-            + "".join(f"; {n} questions dropped: {escape(why)}" for why, n in summary["dropped"].items())
-            + f". The factuality score tells right from wrong generations at AUROC {number(summary['score AUROC'])}."
-            + (f" The states are the true ones of {share(true)} of the questions." if true is not None else ""),
-            paper.table_7({state: sum(record["state"] == state for record in rankings) for state in STATES}),
-            f"Are the labels of single answers right?{gold} Against people: "
-            "`python dreamcatcher.py --questions FILE --generations FILE --embedder FOLDER --human FILE --out FILE`.",
-            paper.table_1(summary["agreement with gold"])]
-
-
-def reward_section(rows):
-    """Parts on the reward model: Table 2 beside the paper's, then each pair with its baselines."""
-    return ["## Reward model (Table 2)", "Accuracy on the pairs of subjects held out from its training:", paper.table_2(rows),
-            "The same by pair, with binomial intervals (Wilson) and baselines:",
-            table(["state", "pair", "n", "accuracy", "always answer", "longer"],
-                  [[r["state"], r["pair"], r["n"], share(r["accuracy"], r["interval"]), share(r["always_answer"]), share(r["longer"])] for r in rows])]
-
-
-def benchmark_section(measured, settings):
-    """Parts on the benchmarks: Tables 3 and 4 beside the paper's, then every measure; measured: {} where the run has none."""
-    missing = "{} left out: this run measured no {}; the same command with `--benchmarks.names {}` measures all that is named and writes this report again."
-    if not measured:
-        return ["## Tables 3 and 4", missing.format("They are", "benchmarks", ",".join([*paper.TABLE_3_COLUMNS, "truthfulqa"]))]
-    rows = [[name, measure, before["n"], *(share(r["value"], r["interval"]) for r in (before, result["after"][measure]))]
-            for name, result in measured.items() for measure, before in result["before"].items()]
-    drawn = f"{settings['benchmarks.limit']} questions of each, drawn with seed {settings['seed']}" if settings["benchmarks.limit"] else "all questions"
-    return ["## Benchmarks (Tables 3 and 4)",
-            f"Zero-shot, {drawn}; generation is greedy, with the chat template; log-likelihoods are taken without it. In Table 3 all figures are of generation.",
-            paper.table_3(measured) if measured.keys() & paper.TABLE_3_COLUMNS.keys() else missing.format("Table 3 is", "such benchmark", ",".join([*measured, "mmlu"])),
-            paper.table_4(measured["truthfulqa"]) if "truthfulqa" in measured else missing.format("Table 4 is", "TruthfulQA", ",".join([*measured, "truthfulqa"])),
-            paper.alignment_tax(measured), "Every measure:",
-            table(["benchmark", "measure", "n", "before", "after"], rows), *definitions(benchmark_module.MEASURES)]
-
-
-def probe_section(rows, ablations, settings):
-    """Parts on the probes: the best single layer of each kind by validation, the probe in use, the controls, the ablations."""
-    kinds = dict.fromkeys(r["kind"] for r in rows)
-    best = [min((r for r in rows if r["kind"] == kind), key=lambda r: float(r["valid_loss"] or "inf")) for kind in kinds]
-    columns = {"accuracy": "accuracy", "min": "accuracy_min", "max": "accuracy_max", "balanced accuracy": "balanced_accuracy", "AUROC": "auroc", "validation loss": "valid_loss"}
-    calibration = "".join(f" Calibration error {number(r['ece'])} after dividing the logits of the probe in use by {number(r['temperature'])}, "
-                          f"{number(r['ece_uncalibrated'])} before." for r in rows if r.get("ece"))
-    return ["## Probing (section 3.2)",
-            f"Linear probes of the model's states at the question's last token; layer, kind and L2 are chosen by the log loss on validation subjects, each figure is "
-            f"the mean over {settings['probe.repeats']} random splits of the training subjects.{calibration}",
-            table(["representation", "layer", *columns], [[escape(r["kind"]), r["layer"] or "-", *(number(r.get(key)) for key in columns.values())] for r in best]),
-            *(["One thing changed at a time, chosen and tested in the same way:", ablation_table(ablations)] if ablations else [])]
-
-
-def ablation_table(rows):
-    """One line a variant of the probe."""
-    return table(["probe", "kind", "validation loss", "accuracy", "balanced accuracy", "AUROC"],
-                 [[r["variant"], r["kind"], *(number(r[key]) for key in ("valid_loss", "accuracy", "balanced_accuracy", "auroc"))] for r in rows])
+# -------------------------------------------------------------------------------- the stages before
 
 
 def samples_section(samples, n):
@@ -237,7 +326,11 @@ def samples_section(samples, n):
     chosen = pick(samples, n)
     parts = ["## Answers before and after"] if chosen else []
     for state in STATES:
-        rows = [[escape(s["question"], 55), escape(s["answers"][0], 20), escape(s["before"], 36), escape(s["after"], 36)] for s in chosen if s["state"] == state]
+        rows = [
+            [escape(s["question"], 55), escape(s["answers"][0], 20), escape(s["before"], 36), escape(s["after"], 36)]
+            for s in chosen
+            if s["state"] == state
+        ]
         if rows:
             parts += [f"### {state.capitalize()}", table(["question", "given answer", "before", "after"], rows)]
     return parts

@@ -1,10 +1,11 @@
 """A run's folder: which stages are whole, what they depended on, what is half done, and its log.
 
-A stage is written under a temporary name and renamed when whole; `stages.json` then records the settings that it and the
-stages before it depended on. A stage whose record still fits is skipped; one whose settings changed is done again, and
-so is all that follows. Half-done work lies in STAGE.work until the stage is whole. Left out: several writers at a time.
+A stage is written under a temporary name and renamed when whole; `stages.json` then records the
+settings that it and the stages before it depended on. A stage whose record still fits is skipped;
+one whose settings changed is done again, and so is all that follows. Half-done work lies in
+STAGE.work until the stage is whole. Left out: several writers at a time.
 """
-import contextlib
+
 import functools
 import hashlib
 import json
@@ -16,13 +17,12 @@ import time
 from importlib import metadata
 
 import torch
-from tqdm import tqdm
 
 from data.benchmark_data import SOURCES
 from data.files import append_jsonl, read_json, read_lines, whole_folder, without_nan, write_json
 from data.sources import parse_mix
+from experiment.progress import say
 from experiment.settings import LAB, flatten
-from lm.batching import batches_by_length
 from lm.errors import UserError
 
 try:
@@ -30,16 +30,22 @@ try:
 except ImportError:  # Windows has none: peak memory is not recorded there
     resource = None
 
-IDENTITY = ("model", "embedder", "questions", "seed")   # another value of these is another run
-DEPENDS = {  # the sections of settings, or single ones, that a stage reads itself, besides those of all stages before it
-    "base": ("world",), "data": ("general", "qa"), "probe": ("probe", "sampling", "dtype"), "annotate": ("annotate",),
-    "reward": ("reward",), "ppo": ("algorithm", "sft", "ppo", "dpo", "rejection", "evaluate.known_share", "evaluate.unknown_share"),
-    "evaluate": ("eval_questions", "evaluate", "benchmarks"), "report": (),
+IDENTITY = ("model", "embedder", "questions", "seed")  # another value of these is another run
+# the sections of settings, or single ones, that a stage reads itself, besides those of all stages
+# before it
+DEPENDS = {
+    "base": ("world",),
+    "data": ("general", "qa"),
+    "probe": ("probe", "sampling", "dtype"),
+    "annotate": ("annotate",),
+    "reward": ("reward",),
+    "ppo": ("algorithm", "sft", "ppo", "dpo", "rejection", "evaluate.known_share", "evaluate.unknown_share"),
+    "evaluate": ("eval_questions", "evaluate", "benchmarks"),
+    "report": (),
 }
 RIVALS = ("dpo", "rejection")  # sections that mean nothing unless they are the algorithm
 FOLDER = {"ppo": "policy"}
 STAGES = tuple(DEPENDS)
-MOST_SKIPPED = 3  # updates in a row that were not finite, before a training loop stops
 
 
 class Run:
@@ -51,13 +57,20 @@ class Run:
         self.stages = STAGES if settings.model == LAB else STAGES[1:]  # a real model needs no base
 
     def read_records(self):
-        """stages.json: {stage: {"key", "seconds", "peak_gb", "facts", "files"}} of the stages that are whole."""
+        """stages.json: {stage: {"key", "seconds", "peak_gb", "facts", "files"}} of the stages that
+        are whole.
+        """
         path = self.path("stages.json")
         records = read_json(path) if os.path.exists(path) else {}
         if not isinstance(records, dict) or not all(
-                isinstance(r, dict) and isinstance(r.get("key"), str) and isinstance(r.get("seconds"), (int, float))
-                and isinstance(r.get("peak_gb"), (int, float, type(None)))
-                and isinstance(r.get("facts"), dict) and isinstance(r.get("files"), dict) for r in records.values()):
+            isinstance(r, dict)
+            and isinstance(r.get("key"), str)
+            and isinstance(r.get("seconds"), (int, float))
+            and isinstance(r.get("peak_gb"), (int, float, type(None)))
+            and isinstance(r.get("facts"), dict)
+            and isinstance(r.get("files"), dict)
+            for r in records.values()
+        ):
             raise UserError(f"{path}: not what this program writes; delete {self.folder} to start again")
         return records
 
@@ -73,7 +86,9 @@ class Run:
         return self.path(FOLDER.get(stage, stage))
 
     def open(self, preset):
-        """Make the folder and its config.json. Raises UserError where it holds a run of another model, data or seed."""
+        """Make the folder and its config.json. Raises UserError where it holds a run of another
+        model, data or seed.
+        """
         flat = {key: list(v) if isinstance(v, tuple) else v for key, v in flatten(self.settings).items()}
         path = self.path("config.json")
         if os.path.exists(path) and self.records:
@@ -81,27 +96,53 @@ class Run:
             before = before.get("settings") if isinstance(before, dict) else None
             if not isinstance(before, dict):
                 raise UserError(f"{path}: not what this program writes; delete {self.folder} to start again")
-            differ = [f"{name} {before.get(name)!r}, now {flat[name]!r}" for name in IDENTITY if before.get(name) != flat[name]]
+            differ = [
+                f"{name} {before.get(name)!r}, now {flat[name]!r}"
+                for name in IDENTITY
+                if before.get(name) != flat[name]
+            ]
             if differ:
-                raise UserError(f"{self.folder} is a run of other settings: {'; '.join(differ)}. "
-                                f"Choose another --run NAME, or delete that folder to start again")
-        versions = {name: metadata.version(name) for name in ("torch", "transformers", "tokenizers", "safetensors", "numpy")}
+                raise UserError(
+                    f"{self.folder} is a run of other settings: {'; '.join(differ)}. "
+                    "Choose another --run NAME, or delete that folder to start again"
+                )
+        versions = {
+            name: metadata.version(name) for name in ("torch", "transformers", "tokenizers", "safetensors", "numpy")
+        }
         os.makedirs(self.folder, exist_ok=True)
-        write_json(path, {"preset": preset, "settings": flat, "python": platform.python_version(), "versions": versions})
+        write_json(
+            path, {"preset": preset, "settings": flat, "python": platform.python_version(), "versions": versions}
+        )
 
     def facts(self, stage):
-        """What a stage depends on: {"name": value} of its own settings and those of the stages before it."""
+        """What a stage depends on: {"name": value} of its own settings and those of the stages
+        before it.
+        """
         flat = flatten(self.settings)
         facts = {name: flat[name] for name in IDENTITY}
-        for earlier in self.stages[:self.stages.index(stage) + 1]:
+        for earlier in self.stages[: self.stages.index(stage) + 1]:
             for name, value in flat.items():
                 section = name.split(".")[0]
-                if not {name, section}.isdisjoint(DEPENDS[earlier]) and (section not in RIVALS or section == self.settings.algorithm):
+                if not {name, section}.isdisjoint(DEPENDS[earlier]) and (
+                    section not in RIVALS or section == self.settings.algorithm
+                ):
                     facts[name] = list(value) if isinstance(value, tuple) else value
-        measured = [os.path.join(self.settings.benchmarks.dir, SOURCES[name].folder) for name in facts.get("benchmarks.names", ())]
-        for name in (*(source for source, _ in parse_mix(self.settings.questions)), *self.settings.qa.passages, self.settings.general,
-                     *facts.get("eval_questions", ()), *measured):
-            paths = [os.path.join(name, file) for file in sorted(os.listdir(name)) if file.endswith((".txt", ".jsonl"))] if os.path.isdir(name) else [name]
+        measured = [
+            os.path.join(self.settings.benchmarks.dir, SOURCES[name].folder)
+            for name in facts.get("benchmarks.names", ())
+        ]
+        for name in (
+            *(source for source, _ in parse_mix(self.settings.questions)),
+            *self.settings.qa.passages,
+            self.settings.general,
+            *facts.get("eval_questions", ()),
+            *measured,
+        ):
+            paths = (
+                [os.path.join(name, file) for file in sorted(os.listdir(name)) if file.endswith((".txt", ".jsonl"))]
+                if os.path.isdir(name)
+                else [name]
+            )
             for path in filter(os.path.isfile, paths):
                 status = os.stat(path)
                 facts[f"{path} sha256"] = sha256_of(path, status.st_size, status.st_mtime_ns)
@@ -116,12 +157,16 @@ class Run:
         return record is not None and record["key"] == self.key(stage) and os.path.exists(output)
 
     def check_files(self, stage):
-        """Raise UserError where a whole stage's files are no longer as it wrote them: later stages read them on trust."""
+        """Raise UserError where a whole stage's files are no longer as it wrote them: later stages
+        read them on trust.
+        """
         folder, now = self.stage_path(stage), fingerprints(self.stage_path(stage))
         for name, before in self.records[stage]["files"].items():
             if now.get(name) != before:
-                raise UserError(f"{os.path.join(folder, name)}: {'changed since' if name in now else 'missing, though'} the {stage} stage wrote "
-                                f"it; delete {folder} to do that stage again")
+                raise UserError(
+                    f"{os.path.join(folder, name)}: {'changed since' if name in now else 'missing, though'} the {stage}"
+                    f" stage wrote it; delete {folder} to do that stage again"
+                )
 
     def changed(self, stage):
         """Names of the settings that differ from those that the stage was last done with."""
@@ -129,28 +174,46 @@ class Run:
         return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
 
     def finish(self, stage, seconds):
-        """Record a stage as whole. Where it was whole before (its folder was deleted), what later stages made of it counts no more."""
+        """Record a stage as whole. Where it was whole before (its folder was deleted), what later
+        stages made of it counts no more.
+        """
         records, key = self.read_records(), self.key(stage)
         if records.get(stage, {}).get("key") == key:
-            records = {earlier: records[earlier] for earlier in self.stages[:self.stages.index(stage)] if earlier in records}
-        self.records = {**records, stage: {"key": key, "seconds": round(seconds, 1), "peak_gb": peak_gb(self.settings.device),
-                                         "facts": self.facts(stage), "files": fingerprints(self.stage_path(stage))}}
+            records = {
+                earlier: records[earlier] for earlier in self.stages[: self.stages.index(stage)] if earlier in records
+            }
+        self.records = {
+            **records,
+            stage: {
+                "key": key,
+                "seconds": round(seconds, 1),
+                "peak_gb": peak_gb(self.settings.device),
+                "facts": self.facts(stage),
+                "files": fingerprints(self.stage_path(stage)),
+            },
+        }
         write_json(self.path("stages.json"), self.records)
         shutil.rmtree(self.path(f"{stage}.work"), ignore_errors=True)
 
     def adopt(self, stage, source):
-        """Record a stage as whole whose folder came from `source`, a Run with the same settings so far."""
+        """Record a stage as whole whose folder came from `source`, a Run with the same settings so
+        far.
+        """
         self.records = {**self.records, stage: source.records[stage]}
         write_json(self.path("stages.json"), self.records)
         for line in source.logged(stage):
             append_jsonl(self.path("metrics.jsonl"), [line])
 
     def output(self, stage):
-        """Context that yields a temporary folder, renamed to the stage's own when the block ends well."""
+        """Context that yields a temporary folder, renamed to the stage's own when the block ends
+        well.
+        """
         return whole_folder(self.stage_path(stage))
 
     def work(self, stage, *parts):
-        """A path in the stage's folder of half-done work; what other settings left there is removed first."""
+        """A path in the stage's folder of half-done work; what other settings left there is removed
+        first.
+        """
         folder, mark = self.path(f"{stage}.work"), self.path(f"{stage}.work", "key.json")
         if os.path.isdir(folder) and (not os.path.exists(mark) or read_json(mark) != self.key(stage)):
             shutil.rmtree(folder)
@@ -161,21 +224,29 @@ class Run:
 
     def log(self, stage, **figures):
         """Append one line to metrics.jsonl; what is not a number is null there."""
-        append_jsonl(self.path("metrics.jsonl"), [without_nan({"stage": stage, "key": self.key(stage), "time": round(time.time(), 1), **figures})])
+        append_jsonl(
+            self.path("metrics.jsonl"),
+            [without_nan({"stage": stage, "key": self.key(stage), "time": round(time.time(), 1), **figures})],
+        )
 
     def do(self, wanted, functions):
-        """Run the wanted stages that are not done yet, in order; `functions` is {stage: function of this run}."""
+        """Run the wanted stages that are not done yet, in order; `functions` is {stage: function of
+        this run}.
+        """
         for stage in wanted:
-            missing = [earlier for earlier in self.stages[:self.stages.index(stage)] if not self.is_done(earlier)]
+            missing = [earlier for earlier in self.stages[: self.stages.index(stage)] if not self.is_done(earlier)]
             if missing:
                 raise UserError(f"--stage {stage}: {missing[0]} has to run first, with these settings (or --stage all)")
-            for earlier in self.stages[:self.stages.index(stage)]:
+            for earlier in self.stages[: self.stages.index(stage)]:
                 self.check_files(earlier)
             if self.is_done(stage) and stage != "report":
                 say(f"{stage}: done")
                 continue
             changed = self.changed(stage) if stage in self.records else []
-            say(f"{stage}: {' '.join(functions[stage].__doc__.split())}" + (f" (again: {', '.join(changed)} changed)" if changed else ""))
+            say(
+                f"{stage}: {' '.join(functions[stage].__doc__.split())}"
+                + (f" (again: {', '.join(changed)} changed)" if changed else "")
+            )
             started = time.time()
             torch.manual_seed(self.settings.seed)
             functions[stage](self)
@@ -183,7 +254,9 @@ class Run:
             self.log(stage, event="done", seconds=round(time.time() - started, 1))
 
     def logged(self, stage):
-        """The lines of metrics.jsonl of this stage under its present settings; of a repeated step the last counts."""
+        """The lines of metrics.jsonl of this stage under its present settings; of a repeated step
+        the last counts.
+        """
         path, by_step = self.path("metrics.jsonl"), {}
         append_jsonl(path, [])  # cuts off a last line that an interruption tore
         for _, line in read_lines(path):
@@ -194,7 +267,9 @@ class Run:
 
 @functools.cache
 def sha256_of(path, size, changed):
-    """Digest of a file of questions or passages, read again only where its size or time of change is another."""
+    """Digest of a file of questions or passages, read again only where its size or time of change
+    is another.
+    """
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
@@ -202,7 +277,11 @@ def sha256_of(path, size, changed):
 def fingerprints(folder):
     """{file name: [bytes, sha256]} of a stage's files; of a file over 64 MB the size alone."""
     found = {}
-    for path in sorted(filter(os.path.isfile, (os.path.join(folder, name) for name in os.listdir(folder)))) if os.path.isdir(folder) else ():
+    for path in (
+        sorted(filter(os.path.isfile, (os.path.join(folder, name) for name in os.listdir(folder))))
+        if os.path.isdir(folder)
+        else ()
+    ):
         size = os.path.getsize(path)
         digest = None
         if size <= 64_000_000:
@@ -213,93 +292,10 @@ def fingerprints(folder):
 
 
 def peak_gb(device):
-    """Most memory in GB (10^9 bytes) that this process has held so far: of `device` if that is a GPU, else of the machine; None where unknown."""
+    """Most memory in GB (10^9 bytes) that this process has held so far: of `device` if that is a
+    GPU, else of the machine; None where unknown.
+    """
     if torch.device(device).type == "cuda":
         return round(torch.cuda.max_memory_reserved(device) / 1e9, 2)
     unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
     return None if resource is None else round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9, 2)
-
-
-def say(text):
-    """Print a line so that progress bars stay whole."""
-    tqdm.write(text, file=sys.stdout)
-
-
-@contextlib.contextmanager
-def bar(total, unit, what, done=0):
-    """A progress bar on standard error with rate and time left; yields a function that takes how many more are done."""
-    with tqdm(total=total, initial=done, unit=f" {unit}", desc=f"  {what}", leave=False, file=sys.stderr, mininterval=0.5, miniters=1) as progress:
-        yield progress.update
-
-
-def followed(run, stage, loop, what, steps, done=0, save_every=None, save=lambda: None, **labels):
-    """Go through the figures of a training loop's steps: log each, show a bar, yield it, and `save()` every `save_every` steps.
-
-    `save` runs after the caller has seen the step. Raises FloatingPointError after MOST_SKIPPED skipped updates in steps that
-    follow one another; these left weights and moments as they were, and that state is saved first.
-    """
-    skipped = 0
-    with bar(steps, "steps", what, done) as tick:
-        for figures in loop:
-            run.log(stage, steps=steps, **labels, **figures)
-            tick(1)
-            yield figures
-            skipped = skipped + figures["skipped"] if figures["skipped"] else 0
-            if skipped >= MOST_SKIPPED:
-                save()
-                raise FloatingPointError(f"{what}, step {figures['step']}: {skipped} updates in a row were skipped, as their gradients were not "
-                                         "finite; the last good state is saved (a lower learning rate may help)")
-            if save_every and figures["step"] % save_every == 0 and figures["step"] < steps:
-                save()
-
-
-def resumed_records(path, expected):
-    """Records already in a half-done JSON-lines file, in blocks: `expected` is the list of id lists that were to be written.
-
-    Only whole leading blocks count; the file is cut to them.
-    """
-    if not os.path.exists(path):
-        return []
-    lines = []
-    with open(path, "rb") as f:
-        for line in f:
-            if not line.endswith(b"\n"):
-                break
-            try:
-                lines.append(json.loads(line))
-            except ValueError:
-                break
-    kept, start = [], 0
-    for ids in expected:
-        block = lines[start:start + len(ids)]
-        if [record.get("id") if isinstance(record, dict) else None for record in block] != ids:
-            break
-        kept += block
-        start += len(ids)
-    with open(f"{path}.part", "w", encoding="utf-8") as f:
-        for record in kept:
-            f.write(json.dumps(record, ensure_ascii=False) + "\n")
-    os.replace(f"{path}.part", path)
-    return kept
-
-
-def in_blocks(run, stage, questions, size, what, make, file="generations.jsonl"):
-    """`make(block of questions)` -> records, over all questions in blocks of like length; an interrupted call goes on.
-
-    Returns the records in the order of the questions. `file`, in the stage's folder of half-done work, keeps what is done.
-    """
-    blocks = [[questions[i] for i in block] for block in batches_by_length([len(q["question"]) for q in questions], size)]
-    path = run.work(stage, file)
-    records = resumed_records(path, [[q["id"] for q in block] for block in blocks])
-    done = len(records)
-    with bar(len(questions), "questions", what, done) as tick:
-        for block in blocks:
-            if done > 0:
-                done -= len(block)
-                continue
-            fresh = make(block)
-            append_jsonl(path, fresh)
-            records += fresh
-            tick(len(block))
-    by_id = {record["id"]: record for record in records}
-    return [by_id[q["id"]] for q in questions]

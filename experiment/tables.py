@@ -1,7 +1,9 @@
-"""Text of tables: Markdown, shares, metrics, CSV. Texts of models and files are made safe here, and nowhere else.
+"""Text of tables: Markdown, shares, metrics, CSV. Texts of models and files are made safe here, and
+nowhere else.
 
 Left out: what the tables hold (report.py, paper.py, compare.py).
 """
+
 import csv
 import math
 import unicodedata
@@ -13,16 +15,20 @@ MARKUP = "\\|`*_<>[]&~$"  # what Markdown reads as more than a character
 
 
 def width(text):
-    """Columns of a terminal that a text takes: two for a wide character, none for a combining one."""
+    """Columns of a terminal that a text takes: two for a wide character, none for a combining
+    one.
+    """
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def escape(text, most=110):
-    """Text of a model or a file, made safe for a Markdown table cell and for a terminal, and cut to `most` columns."""
+    """Text of a model or a file, made safe for a Markdown table cell and for a terminal, and cut to
+    `most` columns.
+    """
     text = " ".join("".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in str(text)).split())
     pieces = [f"\\{c}" if c in MARKUP else c for c in text]
     if max(len(pieces), width("".join(pieces))) > most:
-        pieces = pieces[:most - 1]
+        pieces = pieces[: most - 1]
         while width("".join(pieces)) > most - 1:
             pieces.pop()
         pieces.append("…")
@@ -33,8 +39,15 @@ def table(head, rows):
     """Markdown table whose columns stand below each other; cells are shown by str()."""
     lines = [[str(cell) for cell in line] for line in (head, *rows)]
     widths = [max(3, *(width(line[i]) for line in lines)) for i in range(len(head))]
-    head, *rows = ["| " + " | ".join(cell + " " * (w - width(cell)) for cell, w in zip(line, widths)) + " |" for line in lines]
+    head, *rows = [
+        "| " + " | ".join(cell + " " * (w - width(cell)) for cell, w in zip(line, widths)) + " |" for line in lines
+    ]
     return "\n".join([head, "|" + "|".join("-" * (w + 2) for w in widths) + "|", *rows])
+
+
+def definitions(meaning):
+    """One part: a list of {name: what it is}."""
+    return ["\n".join(f"- **{name}**: {what}" for name, what in meaning.items())]
 
 
 def share(value, interval=None):
@@ -45,10 +58,14 @@ def share(value, interval=None):
 
 
 def number(value, digits=3, interval=None):
-    """A number (or its text in a CSV file), with its interval where there is one; "-" where there is none."""
+    """A number (or its text in a CSV file), with its interval where there is one; "-" where there
+    is none.
+    """
     if value in (None, "") or math.isnan(float(value)):
         return "-"
-    return f"{float(value):.{digits}f}" + (f" [{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]" if interval and None not in interval else "")
+    return f"{float(value):.{digits}f}" + (
+        f" [{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]" if interval and None not in interval else ""
+    )
 
 
 def metric(key, value, interval=None):

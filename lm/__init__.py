@@ -1,1 +1,3 @@
-"""The language model: loading, prompts, sampling, log-probabilities, and the optimisers that train on it."""
+"""The language model: loading, prompts, sampling, log-probabilities, and the optimisers that train
+on it.
+"""

@@ -5,17 +5,21 @@ A *prompt* is the list of token ids of a rendered chat up to the place where the
 token ids are never decoded and encoded again; between stages there are texts (generations,
 rankings), which people and other trainers read too.
 """
+
 from lm.errors import UserError, first_line
 
 # For tokenizers that bring no chat template of their own.
 PLAIN_TEMPLATE = (
-    "{% for message in messages %}{% if message['role'] == 'assistant' %}Answer: {{ message['content'] }}{{ eos_token }}\n"
-    "{% else %}Question: {{ message['content'] }}\n{% endif %}{% endfor %}{% if add_generation_prompt %}Answer:{% endif %}"
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}Answer: {{ message['content'] }}{{ eos_token"
+    " }}\n{% else %}Question: {{ message['content'] }}\n{% endif %}{% endfor %}{% if add_generation_prompt %}Answer:{%"
+    " endif %}"
 )
 
 
 def messages(question, instruction=None):
-    """The conversation that asks `question`; an instruction (section 3.3, uncertainty generation) stands before it."""
+    """The conversation that asks `question`; an instruction (section 3.3, uncertainty generation)
+    stands before it.
+    """
     return [{"role": "user", "content": f"{instruction}\n\n{question}" if instruction else question}]
 
 
@@ -28,7 +32,8 @@ def rendered(lm, conversation):
 
 
 def render(lm, conversation):
-    """Token ids of a list of {"role", "content"} up to the assistant's turn: the prompt as generation sees it.
+    """Token ids of a list of {"role", "content"} up to the assistant's turn: the prompt as
+    generation sees it.
 
     Raises UserError where the chat template fails, or leaves nothing.
     """
@@ -44,9 +49,15 @@ def chat_prompt(lm, question, instruction=None):
 
 
 def response_ids(lm, text):
-    """Token ids of a response given as text, with the end token. Behind PLAIN_TEMPLATE's "Answer:" it begins with a space."""
+    """Token ids of a response given as text, with the end token. Behind PLAIN_TEMPLATE's "Answer:"
+    it begins with a space.
+    """
     encode = lambda text: lm.tokenizer(text, add_special_tokens=False).input_ids
-    ids = encode(f"Answer: {text}")[len(encode("Answer:")):] if lm.tokenizer.chat_template == PLAIN_TEMPLATE else encode(text)
+    ids = (
+        encode(f"Answer: {text}")[len(encode("Answer:")) :]
+        if lm.tokenizer.chat_template == PLAIN_TEMPLATE
+        else encode(text)
+    )
     return ids + [lm.end_id]
 
 

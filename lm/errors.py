@@ -3,6 +3,7 @@
 `UserError` is the one exception that stands for it: a command (`exit_status`) prints its message as
 one line and ends with status 2.
 """
+
 import errno
 import os
 import re
@@ -12,11 +13,14 @@ from safetensors import SafetensorError
 
 
 class UserError(Exception):
-    """A mistake in an argument or a file. The message is one line: where it is and what was expected."""
+    """A mistake in an argument or a file. The message is one line: where it is and what was
+    expected.
+    """
 
 
 def exit_status(work, where=lambda: None):
-    """Run `work()`, a command, and return its exit status: 0, or 2 after a mistake of the user's, told in one line on standard error.
+    """Run `work()`, a command, and return its exit status: 0, or 2 after a mistake of the user's,
+    told in one line on standard error.
 
     where(): what the line names where the error itself names no file.
     """
@@ -40,7 +44,9 @@ def exit_status(work, where=lambda: None):
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not re.search(r"out of memory|allocate memory", str(error)):
             raise
-        message = f"out of memory ({first_line(error)}); settings called rows or micro_rows say how much is held at a time"
+        message = (
+            f"out of memory ({first_line(error)}); settings called rows or micro_rows say how much is held at a time"
+        )
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
         return 130
@@ -54,5 +60,7 @@ def raise_user_error(message):
 
 
 def first_line(error):
-    """The first line of an exception's message, at most 200 characters, or its kind where it has none."""
+    """The first line of an exception's message, at most 200 characters, or its kind where it has
+    none.
+    """
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -1,12 +1,15 @@
-"""One forward pass over prompts with their responses, and the log-probabilities that training and measuring read from it.
+"""One forward pass over prompts with their responses, and the log-probabilities that training and
+measuring read from it.
 
-The reward model, PPO, its rivals, the warm-up and the confidence measures all go through here. What several rows begin
-with is read once, with gradients: the system message of all prompts, and a ranking's prompt for its responses. Logits
-exist only where a response token is predicted, never for the prompt or for padding. Rows are padded on the right; masks
-come from lengths, since a pad token may well be the end token.
+The reward model, PPO, its rivals, the warm-up and the confidence measures all go through here. What
+several rows begin with is read once, with gradients: the system message of all prompts, and a
+ranking's prompt for its responses. Logits exist only where a response token is predicted, never for
+the prompt or for padding. Rows are padded on the right; masks come from lengths, since a pad token
+may well be the end token.
 
 Left out: packing several rows into one, chunks of the vocabulary.
 """
+
 from dataclasses import dataclass
 
 import torch
@@ -18,34 +21,40 @@ from lm.batching import batches_by_length, cache_argument, common_length, positi
 
 @dataclass
 class Batch:
-    """Prompts with their responses for one forward pass, padded within and on the right; `time` is all of their columns.
+    """Prompts with their responses for one forward pass, padded within and on the right; `time` is
+    all of their columns.
 
-    `shared` lists what several rows begin with, each time (stop, rows, readers): the columns up to `stop` of these `rows`
-    are read next, and then handed on, row readers[i] of them to the i-th row that goes on.
+    `shared` lists what several rows begin with, each time (stop, rows, readers): the columns up to
+    `stop` of these `rows` are read next, and then handed on, row readers[i] of them to the i-th row
+    that goes on.
     """
-    input_ids: torch.Tensor       # (batch, time)
+
+    input_ids: torch.Tensor  # (batch, time)
     attention_mask: torch.Tensor  # (batch, time), 1 where there is a token
-    response: torch.Tensor        # (batch, response width) ids, padded right
-    response_mask: torch.Tensor   # (batch, response width) bool
-    before: torch.Tensor          # (batch,) column of the last prompt token, counted from the end: -1 is the last column
-    shared: list                  # of (stop, rows, readers)
+    response: torch.Tensor  # (batch, response width) ids, padded right
+    response_mask: torch.Tensor  # (batch, response width) bool
+    before: torch.Tensor  # (batch,) column of the last prompt token, counted from the end: -1 is the last column
+    shared: list  # of (stop, rows, readers)
 
 
 def collate(lm, prompts, responses):
     """Batch of equally many prompts and responses (lists of token ids, none empty).
 
-    Where all prompts begin alike, that is read as one row. Where prompts come up twice on the mean (rankings), each is
-    read once, but for its last token, whose state predicts the first one of every response.
+    Where all prompts begin alike, that is read as one row. Where prompts come up twice on the mean
+    (rankings), each is read once, but for its last token, whose state predicts the first one of
+    every response.
 
-    Prompts [1 2 3 4] and [1 2 5 6], each with one response r: [1 2] is read once, and the rows keep [3 4 r ...] and [5 6 r ...].
-    With two responses each: [1 2] is read once, then [3] and [5] once each, and the four rows keep [4 r ...] or [6 r ...]. Until then every row has columns for all it is going to see: attention spans them.
+    Prompts [1 2 3 4] and [1 2 5 6], each with one response r: [1 2] is read once, and the rows keep
+    [3 4 r ...] and [5 6 r ...]. With two responses each: [1 2] is read once, then [3] and [5] once
+    each, and the four rows keep [4 r ...] or [6 r ...]. Until then every row has columns for all it
+    is going to see: attention spans them.
     """
     reach = reaches(lm, max(map(len, prompts)) + max(map(len, responses)))
     length = min(common_length(prompts), min(map(len, prompts)) - 1) if reach and len(prompts) > 1 else 0
     names = [tuple(p) for p in prompts]
     different = list(dict.fromkeys(names))
     once = reach and 2 * len(different) <= len(prompts) and max(map(len, prompts)) > length + 1
-    read = [len(p) - 1 if once else length for p in prompts]                            # tokens before a row's own
+    read = [len(p) - 1 if once else length for p in prompts]  # tokens before a row's own
     own = [(p + r)[n:] for p, r, n in zip(prompts, responses, read)]
     stop, width = max(read), max(map(len, own))
     lines = [(p[:length], stop - n, p[length:n] + o, width - len(o)) for p, n, o in zip(prompts, read, own)]
@@ -55,30 +64,52 @@ def collate(lm, prompts, responses):
     if once:
         shared.append((stop, [names.index(d) for d in different], [different.index(n) for n in names]))
     wide = max(map(len, responses))
-    tensors = [torch.tensor(table, device=lm.device) for table in (
-        ids, mask, [r + [0] * (wide - len(r)) for r in responses], [[True] * len(r) + [False] * (wide - len(r)) for r in responses],
-        [len(o) - len(r) - 1 - width for o, r in zip(own, responses)])]
-    return Batch(*tensors, [(stop, *(torch.tensor(x, device=lm.device) for x in (rows, readers))) for stop, rows, readers in shared])
+    tensors = [
+        torch.tensor(table, device=lm.device)
+        for table in (
+            ids,
+            mask,
+            [r + [0] * (wide - len(r)) for r in responses],
+            [[True] * len(r) + [False] * (wide - len(r)) for r in responses],
+            [len(o) - len(r) - 1 - width for o, r in zip(own, responses)],
+        )
+    ]
+    return Batch(
+        *tensors,
+        [(stop, *(torch.tensor(x, device=lm.device) for x in (rows, readers))) for stop, rows, readers in shared],
+    )
 
 
 def forward_arguments(model, batch):
-    """Arguments of the forward pass of `model` over what is each row's own; what rows share is read here, with gradients.
+    """Arguments of the forward pass of `model` over what is each row's own; what rows share is read
+    here, with gradients.
 
     All tokens are embedded at once: the gradient of each look-up is as large as the vocabulary.
     """
     place, embedded, begun = positions(batch.attention_mask), model.get_input_embeddings()(batch.input_ids), 0
     cache = DynamicCache(config=model.config) if batch.shared else None
     for stop, rows, readers in batch.shared:
-        model.base_model(inputs_embeds=embedded[rows, begun:stop], attention_mask=batch.attention_mask[rows, :stop],
-                         position_ids=place[rows, begun:stop], **{cache_argument(model.base_model): cache, "use_cache": True})
+        model.base_model(
+            inputs_embeds=embedded[rows, begun:stop],
+            attention_mask=batch.attention_mask[rows, :stop],
+            position_ids=place[rows, begun:stop],
+            **{cache_argument(model.base_model): cache, "use_cache": True},
+        )
         cache.batch_select_indices(readers)
         begun = stop
-    return {"inputs_embeds": embedded[:, begun:], "attention_mask": batch.attention_mask, "position_ids": place[:, begun:],
-            cache_argument(model): cache, "use_cache": cache is not None}
+    return {
+        "inputs_embeds": embedded[:, begun:],
+        "attention_mask": batch.attention_mask,
+        "position_ids": place[:, begun:],
+        cache_argument(model): cache,
+        "use_cache": cache is not None,
+    }
 
 
 def response_positions(batch):
-    """Index (rows, columns), columns from the end, of each response token's predecessor, whose state predicts it."""
+    """Index (rows, columns), columns from the end, of each response token's predecessor, whose
+    state predicts it.
+    """
     row, column = batch.response_mask.nonzero(as_tuple=True)
     return row, batch.before[row] + column
 
@@ -86,8 +117,8 @@ def response_positions(batch):
 def response_logits(lm, batch, temperature=1.0):
     """Logits that predict the response tokens, and the hidden states that they are read from.
 
-    Returns (tokens, vocabulary) float32, divided by the temperature, and (tokens, width), tokens in row-major order of
-    `batch.response_mask`.
+    Returns (tokens, vocabulary) float32, divided by the temperature, and (tokens, width), tokens in
+    row-major order of `batch.response_mask`.
     """
     with lm.autocast():
         logits, hidden = logits_at(lm, forward_arguments(lm.model, batch), *response_positions(batch))
@@ -95,10 +126,12 @@ def response_logits(lm, batch, temperature=1.0):
 
 
 def logits_at(lm, inputs, row, column):
-    """Logits (tokens, vocabulary) and hidden states (tokens, width), float32, at the positions (row, column) of one forward.
+    """Logits (tokens, vocabulary) and hidden states (tokens, width), float32, at the positions
+    (row, column) of one forward.
 
-    A hook cuts the input of the language-model head down to those positions, so that no logits of the prompt or of
-    padding are ever computed. `inputs` are the forward's arguments; the caller chooses autocast.
+    A hook cuts the input of the language-model head down to those positions, so that no logits of
+    the prompt or of padding are ever computed. `inputs` are the forward's arguments; the caller
+    chooses autocast.
     """
     seen = {}
 

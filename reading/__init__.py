@@ -1,1 +1,3 @@
-"""What an answer says: right, wrong, hedged or a refusal. The one reading of model text of the whole project."""
+"""What an answer says: right, wrong, hedged or a refusal. The one reading of model text of the
+whole project.
+"""

@@ -1,18 +1,23 @@
-"""Answers to MATH and GSM8K compared by value: numbers, fractions, roots, simple expressions, and lists of them.
+"""Answers to MATH and GSM8K compared by value: numbers, fractions, roots, simple expressions, and
+lists of them.
 
-LaTeX is read by a small parser that knows arithmetic and nothing else; the text is a model's and is never evaluated as
-code. Two expressions with variables are equal where they agree at a few fixed points. What the parser cannot read is
-compared as text. Left out: equations, matrices, inequalities by meaning, functions such as sin.
+LaTeX is read by a small parser that knows arithmetic and nothing else; the text is a model's and is
+never evaluated as code. Two expressions with variables are equal where they agree at a few fixed
+points. What the parser cannot read is compared as text. Left out: equations, matrices, inequalities
+by meaning, functions such as sin.
 """
+
 import re
 from fractions import Fraction
 
 POINTS = (1.2345, -0.789, 2.5173)  # where expressions with variables are compared
-LARGEST = 4000                     # bits of a number that is still kept exactly, and characters of an answer that are read
+LARGEST = 4000  # bits of a number that is still kept exactly, and characters of an answer that are read
 TOLERANCE = 1e-9
 NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?")
 TOKEN = re.compile(r"\d+\.\d+|\.\d+|\d+|\\[a-zA-Z]+|[a-zA-Z]|[-+*/^(){}\[\]_]")
-DROPPED = re.compile(r"\\(?:left|right|displaystyle|,|!|;|:|quad|%|\$|circ)(?![a-zA-Z])|\^\s*\{?\s*\\circ\s*\}?|[$%]|\\ |~|°")
+DROPPED = re.compile(
+    r"\\(?:left|right|displaystyle|,|!|;|:|quad|%|\$|circ)(?![a-zA-Z])|\^\s*\{?\s*\\circ\s*\}?|[$%]|\\ |~|°"
+)
 
 
 def boxed(text):
@@ -24,7 +29,7 @@ def boxed(text):
     for i in range(found.end(), len(text)):
         depth += (text[i] == "{") - (text[i] == "}")
         if not depth:
-            return text[found.end():i]
+            return text[found.end() : i]
     return None
 
 
@@ -35,7 +40,9 @@ def last_number(text):
 
 
 def final_answer(text):
-    """The answer that a solution ends with: in the last box, behind "answer is", in the last formula, or the last number."""
+    """The answer that a solution ends with: in the last box, behind "answer is", in the last
+    formula, or the last number.
+    """
     inside = boxed(text)
     if inside is not None:
         return inside
@@ -46,14 +53,17 @@ def final_answer(text):
     return formulas[-1] if formulas else last_number(text) or ""
 
 
-# ---------------------------------------------------------------------------------------------------- parsing
+# ------------------------------------------------------------------------------------------ parsing
+
 
 class Unreadable(Exception):
     """The text is not arithmetic."""
 
 
 def simplify(value):
-    """`value` as a Fraction where it is small enough for one, else a float. Raises Unreadable where it has none."""
+    """`value` as a Fraction where it is small enough for one, else a float. Raises Unreadable where
+    it has none.
+    """
     if isinstance(value, Fraction):
         if max(value.numerator.bit_length(), value.denominator.bit_length()) <= LARGEST:
             return value
@@ -70,7 +80,7 @@ def power(base, exponent):
             return base ** int(exponent)
     root = float(base) ** float(exponent)
     if isinstance(root, float) and isinstance(base, Fraction) and root < 2**50 and root == int(root) and exponent:
-        whole = Fraction(int(root))                                                     # sqrt(16) is 4 exactly
+        whole = Fraction(int(root))  # sqrt(16) is 4 exactly
         inverse = 1 / Fraction(exponent).limit_denominator(12)
         return whole if inverse.denominator == 1 and 0 < inverse <= 12 and whole ** int(inverse) == base else root
     return root
@@ -136,8 +146,8 @@ class Parser:
             self.take()
             return -self.argument()
         token = self.peek()
-        if token and token.isdigit() and len(token) > 1:                                # \frac12 is one half, x^12 is x^1 2
-            self.tokens[self.at:self.at + 1] = list(token)
+        if token and token.isdigit() and len(token) > 1:  # \frac12 is one half, x^12 is x^1 2
+            self.tokens[self.at : self.at + 1] = list(token)
         return self.atom()
 
     def group(self, opening, closing):
@@ -175,26 +185,33 @@ def values(text):
         raise Unreadable from None
 
 
-# ---------------------------------------------------------------------------------------------------- comparing
+# ---------------------------------------------------------------------------------------- comparing
+
 
 def clean(text):
-    """An answer without what carries no value: spacing, dollar and per cent signs, degrees, units, "x =" and thousands commas."""
-    text = DROPPED.sub(" ", text.strip().rstrip(".").replace("{,}", ",").replace(r"\{", r"\lbrace ").replace(r"\}", r"\rbrace "))
+    """An answer without what carries no value: spacing, dollar and per cent signs, degrees, units,
+    "x =" and thousands commas.
+    """
+    text = DROPPED.sub(
+        " ", text.strip().rstrip(".").replace("{,}", ",").replace(r"\{", r"\lbrace ").replace(r"\}", r"\rbrace ")
+    )
     text = re.sub(r"(?<=\d)\s*\\(?:text|mbox|mathrm)\s*\{[^{}]*\}(?:\^\{?\d\}?)?$", "", text.strip())
     text = re.sub(r"\\(?:text|mbox|mathrm|textbf|mathbf)\s*\{([^{}]*)\}", r"\1", text)
-    text = re.sub(r"(?<=\d)\s+(?:[a-z]{2,}\s*)+$", "", text.strip())                    # "12 square inches"
+    text = re.sub(r"(?<=\d)\s+(?:[a-z]{2,}\s*)+$", "", text.strip())  # "12 square inches"
     text = re.sub(r"^[a-zA-Z](?:\([^=]*\))?\s*=\s*", "", text.strip())
     text = re.sub(r"(?<=\d),(?:\s*\\!)?(?=\d{3}(?!\d))", "", text) if not re.search(r"[(\[]|lbrace", text) else text
     return text.strip().replace(r"\lbrace", "{").replace(r"\rbrace", "}")
 
 
 def split(text):
-    """(opening, closing, parts) of a list: "(1, 2)", "[2, 5)", "{1, 2}" or bare "1, 2"; one part where it is none."""
+    """(opening, closing, parts) of a list: "(1, 2)", "[2, 5)", "{1, 2}" or bare "1, 2"; one part
+    where it is none.
+    """
     brackets = ("", "")
     if text[:1] in "([{" and text[-1:] in ")]}" and len(text) > 1 and top_commas(text[1:-1]):
         brackets, text = (text[0], text[-1]), text[1:-1]
     cuts = [-1, *top_commas(text), len(text)]
-    return (*brackets, [text[a + 1:b].strip() for a, b in zip(cuts, cuts[1:])])
+    return (*brackets, [text[a + 1 : b].strip() for a, b in zip(cuts, cuts[1:])])
 
 
 def top_commas(text):
@@ -208,17 +225,27 @@ def top_commas(text):
 
 
 def same_value(a, b):
-    """True where two expressions have the same value, or else the same text but for spaces and case."""
+    """True where two expressions have the same value, or else the same text but for spaces and
+    case.
+    """
     try:
-        return all(x == y if isinstance(x, Fraction) and isinstance(y, Fraction) else abs(x - y) <= TOLERANCE * max(1, abs(x), abs(y))
-                   for x, y in zip(values(a), values(b)))
+        return all(
+            (
+                x == y
+                if isinstance(x, Fraction) and isinstance(y, Fraction)
+                else abs(x - y) <= TOLERANCE * max(1, abs(x), abs(y))
+            )
+            for x, y in zip(values(a), values(b))
+        )
     except (Unreadable, OverflowError):
         plain = [re.sub(r"[\s{}()]", "", t.replace("dfrac", "frac").replace("tfrac", "frac")).lower() for t in (a, b)]
         return bool(plain[0]) and plain[0] == plain[1]
 
 
 def equal(answer, target):
-    """True where an answer is the target's value. Lists in parentheses or brackets keep their order, other lists need not."""
+    """True where an answer is the target's value. Lists in parentheses or brackets keep their
+    order, other lists need not.
+    """
     if len(answer) > LARGEST or not answer.strip():
         return False
     (opening, closing, parts), (wanted_opening, wanted_closing, wanted) = split(clean(answer)), split(clean(target))

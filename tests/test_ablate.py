@@ -1,4 +1,7 @@
-"""Ablations: variants do only what they do not share, an interrupted one goes on, and the table is what the files say."""
+"""Ablations: variants do only what they do not share, an interrupted one goes on, and the table is
+what the files say.
+"""
+
 import csv
 import json
 import os
@@ -15,7 +18,9 @@ FAILS = "median labels"  # the variant whose stages say that they cannot be done
 
 
 class Stages:
-    """Stands in for the stages: writes the least that the ablation reads, and keeps what ran where."""
+    """Stands in for the stages: writes the least that the ablation reads, and keeps what ran
+    where.
+    """
 
     def __init__(self):
         self.ran, self.left = [], None
@@ -38,9 +43,21 @@ class Stages:
                     run.log("ppo", event="validation", step=step, tokens=100 * step, balanced=balanced)
             with run.output(stage) as folder:
                 value = 0.9 + 0.01 * run.settings.seed - (0.4 if run.settings.ppo.guidance_share == 0 else 0)
-                write_json(os.path.join(folder, "honesty.json"), {"sets": {"test": {"rows": [
-                    {"policy": "before", "prompt": "plain", **dict.fromkeys(ablate.MEASURES, 0.0)}, {"policy": "after", "prompt": "plain", **dict.fromkeys(ablate.MEASURES, value)},
-                    {"policy": "after", "prompt": "may_abstain", **dict.fromkeys(ablate.MEASURES, 1.0)}]}}})
+                write_json(
+                    os.path.join(folder, "honesty.json"),
+                    {
+                        "sets": {
+                            "test": {
+                                "rows": [
+                                    {"policy": "before", "prompt": "plain", **dict.fromkeys(ablate.MEASURES, 0.0)},
+                                    {"policy": "after", "prompt": "plain", **dict.fromkeys(ablate.MEASURES, value)},
+                                    {"policy": "after", "prompt": "may_abstain", **dict.fromkeys(ablate.MEASURES, 1.0)},
+                                ]
+                            }
+                        }
+                    },
+                )
+
         return function
 
 
@@ -79,11 +96,13 @@ def test_an_interrupted_ablation_goes_on_where_it_was(tmp_path, stages):
     stages.left = None
     before = list(stages.ran)
     start(tmp_path, stages)
-    again = stages.ran[len(before):]
+    again = stages.ran[len(before) :]
     assert again[0] == before[-1] and not set(again) & set(before[:-1])
     count = len(stages.ran)
     start(tmp_path, stages)
-    assert all(os.path.basename(folder).startswith("median-labels") for _, folder in stages.ran[count:]), "only what failed is tried again"
+    assert all(os.path.basename(folder).startswith("median-labels") for _, folder in stages.ran[count:]), (
+        "only what failed is tried again"
+    )
 
 
 def test_the_table_holds_means_intervals_tokens_steps_and_failures(tmp_path, stages):
@@ -91,7 +110,9 @@ def test_the_table_holds_means_intervals_tokens_steps_and_failures(tmp_path, sta
     with open(tmp_path / "ablation.csv", newline="") as f:
         rows = {row["variant"]: row for row in csv.DictReader(f)}
     full, half = rows["full"], 12.706 * np.std([0.9, 0.91], ddof=1) / 2**0.5
-    assert float(full["truthful"]) == pytest.approx(0.905) and float(full["truthful high"]) == pytest.approx(0.905 + half)
+    assert float(full["truthful"]) == pytest.approx(0.905) and float(full["truthful high"]) == pytest.approx(
+        0.905 + half
+    )
     assert (full["seeds"], full["tokens"], full["steps to goal"]) == ("2", "1000", "5 5")
     assert rows[FAILS]["seeds"] == "0" and rows[FAILS]["failed"] == "no question is known"
     text = (tmp_path / "ablation.md").read_text()
@@ -101,7 +122,7 @@ def test_the_table_holds_means_intervals_tokens_steps_and_failures(tmp_path, sta
 
 def test_an_interval_of_shares_stays_within_0_and_1():
     seed = lambda share: {**dict.fromkeys(ablate.MEASURES, share), "tokens": 0, "steps to goal": None}
-    row, = ablate.summary({"full": {"0": seed(1.0), "1": seed(0.8)}})
+    (row,) = ablate.summary({"full": {"0": seed(1.0), "1": seed(0.8)}})
     assert (row["truthful"], row["truthful low"], row["truthful high"]) == (pytest.approx(0.9), 0.0, 1.0)
 
 

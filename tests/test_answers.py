@@ -1,35 +1,59 @@
-"""How an answer is read: texts written for these tests in the manner of small chat models, and counts by hand."""
+"""How an answer is read: texts written for these tests in the manner of small chat models, and
+counts by hand.
+"""
+
 import pytest
 
 from reading import answers
 from reading.answers import declines, mentions, normalise, overlap, read
 
-# ---------------------------------------------------------------------------------------------------- normal form
+# -------------------------------------------------------------------------------------- normal form
 
-@pytest.mark.parametrize("text, expected", [
-    ("  The   Eiffel Tower! ", "eiffel tower"),
-    ("an Apple, a pear and THE plum", "apple pear and plum"),
-    ("Theatre, anthem and Athens", "theatre anthem and athens"),
-    ("S\u00e3o Paulo; Zu\u0308rich, D\u00fcsseldorf", "sao paulo zurich dusseldorf"),
-    ("Stra\u00dfe", "strasse"),
-    ("rock'n'roll / AC-DC", "rock n roll ac dc"),
-    ("snake_case", "snake case"),
-    ("\uff21\uff22\uff23\u3000\uff11\uff12", "abc 12"),
-    ("H\u2082O", "h2o"),
-    ("1,234,567 people", "1234567 people"),
-    ("in 1,2 or 3", "in 1 2 or 3"),
-    ("北京 (Beijing) 是中国的首都。", "北 京 beijing 是 中 国 的 首 都"),
-    ("11年", "11 年"),
-    ("", ""), ("?!", ""), ("the", ""),
-])
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("  The   Eiffel Tower! ", "eiffel tower"),
+        ("an Apple, a pear and THE plum", "apple pear and plum"),
+        ("Theatre, anthem and Athens", "theatre anthem and athens"),
+        ("S\u00e3o Paulo; Zu\u0308rich, D\u00fcsseldorf", "sao paulo zurich dusseldorf"),
+        ("Stra\u00dfe", "strasse"),
+        ("rock'n'roll / AC-DC", "rock n roll ac dc"),
+        ("snake_case", "snake case"),
+        ("\uff21\uff22\uff23\u3000\uff11\uff12", "abc 12"),
+        ("H\u2082O", "h2o"),
+        ("1,234,567 people", "1234567 people"),
+        ("in 1,2 or 3", "in 1 2 or 3"),
+        ("北京 (Beijing) 是中国的首都。", "北 京 beijing 是 中 国 的 首 都"),
+        ("11年", "11 年"),
+        ("", ""),
+        ("?!", ""),
+        ("the", ""),
+    ],
+)
 def test_normal_form(text, expected):
     assert normalise(text) == expected
 
 
-@pytest.mark.parametrize("words, digits", [
-    ("zero", "0"), ("Seven dwarfs", "7 dwarfs"), ("twelve", "12"), ("nineteen", "19"), ("twenty", "20"), ("twenty-one", "21"),
-    ("Ninety nine balloons", "99 balloons"), ("forty - two", "42"), ("twenty eleven", "20 11"), ("thirty twenty", "30 20"),
-    ("one two three", "1 2 3"), ("twenty zero", "20 0"), ("sixty-four thousand", "64 thousand"), ("someone often", "someone often")])
+@pytest.mark.parametrize(
+    "words, digits",
+    [
+        ("zero", "0"),
+        ("Seven dwarfs", "7 dwarfs"),
+        ("twelve", "12"),
+        ("nineteen", "19"),
+        ("twenty", "20"),
+        ("twenty-one", "21"),
+        ("Ninety nine balloons", "99 balloons"),
+        ("forty - two", "42"),
+        ("twenty eleven", "20 11"),
+        ("thirty twenty", "30 20"),
+        ("one two three", "1 2 3"),
+        ("twenty zero", "20 0"),
+        ("sixty-four thousand", "64 thousand"),
+        ("someone often", "someone often"),
+    ],
+)
 def test_number_words_below_a_hundred_become_digits(words, digits):
     assert normalise(words) == digits
 
@@ -43,27 +67,70 @@ def test_every_number_word_below_a_hundred():
             assert normalise(f"{ten}-{unit}") == str(10 * i + j)
 
 
-# ---------------------------------------------------------------------------------------------------- mentions
+# ----------------------------------------------------------------------------------------- mentions
 
-@pytest.mark.parametrize("text, wanted", [
-    ("The capital of France is Paris.", ["Paris"]), ("PARIS!", ["paris"]), ("It's Paris's heart", ["Paris"]),
-    ("He was born in New-York.", ["New York"]), ("It is the United States of America", ["USA", "United States"]),
-    ("Beyonce sang it", ["Beyonc\u00e9"]), ("Beyonc\u00e9 sang it", ["Beyonce"]), ("Gabriel Garc\u00eda M\u00e1rquez", ["Garcia Marquez"]),
-    ("There are seven days", ["7"]), ("There are 7 days", ["seven"]), ("twenty-one guns", ["21"]), ("It has 21 letters", ["twenty-one"]),
-    ("about 1,500 metres", ["1500"]), ("about 1500 metres", ["1,500"]), ("No.", ["no"]), ("In 1961 it was", ["1961"]),
-    ("the Beatles", ["The Beatles"]), ("To Kill A Mockingbird", ["To Kill a Mockingbird"]), ("Beatles", ["The Beatles"]), ("中国的首都是北京。", ["北京"]), ("答案是巴黎（Paris）", ["Paris"]),
-    ("它成立于1961年", ["1961年", "1961"]), ("the gas is CO\u2082", ["CO2"]), ("It is in the US.", ["US"]), ("Mercury is Hg", ["Ag", "Hg"]),
-    ("汞的化学符号是Hg。", ["Hg"]), ("in the \uff35\uff33", ["US"])])
+
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("The capital of France is Paris.", ["Paris"]),
+        ("PARIS!", ["paris"]),
+        ("It's Paris's heart", ["Paris"]),
+        ("He was born in New-York.", ["New York"]),
+        ("It is the United States of America", ["USA", "United States"]),
+        ("Beyonce sang it", ["Beyonc\u00e9"]),
+        ("Beyonc\u00e9 sang it", ["Beyonce"]),
+        ("Gabriel Garc\u00eda M\u00e1rquez", ["Garcia Marquez"]),
+        ("There are seven days", ["7"]),
+        ("There are 7 days", ["seven"]),
+        ("twenty-one guns", ["21"]),
+        ("It has 21 letters", ["twenty-one"]),
+        ("about 1,500 metres", ["1500"]),
+        ("about 1500 metres", ["1,500"]),
+        ("No.", ["no"]),
+        ("In 1961 it was", ["1961"]),
+        ("the Beatles", ["The Beatles"]),
+        ("To Kill A Mockingbird", ["To Kill a Mockingbird"]),
+        ("Beatles", ["The Beatles"]),
+        ("中国的首都是北京。", ["北京"]),
+        ("答案是巴黎（Paris）", ["Paris"]),
+        ("它成立于1961年", ["1961年", "1961"]),
+        ("the gas is CO\u2082", ["CO2"]),
+        ("It is in the US.", ["US"]),
+        ("Mercury is Hg", ["Ag", "Hg"]),
+        ("汞的化学符号是Hg。", ["Hg"]),
+        ("in the \uff35\uff33", ["US"]),
+    ],
+)
 def test_an_answer_in_the_text_is_found(text, wanted):
     assert mentions(text, wanted)
 
 
-@pytest.mark.parametrize("text, wanted", [
-    ("I know it well", ["no"]), ("In 1961 it was", ["1"]), ("In 1961 it was", ["61", "196"]), ("Parisians like it", ["Paris"]),
-    ("It is made of wood", ["woo", "ood"]), ("twenty-one", ["20", "1"]), ("New Jersey and York", ["New York"]),
-    ("York New", ["New York"]), ("中国的首都是南京。", ["北京"]), ("京北", ["北京"]), ("The capital is Rome", ["Paris", "Lutetia"]),
-    ("", ["Paris"]), ("anything at all", [""]), ("anything at all", ["the", "?!"]), ("Paris", []), ("goldfish", ["gold"]), ("11年", ["1年"]),
-    ("He told us so", ["US"]), ("It is as old as time", ["As"]), ("KGB", ["K"])])
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("I know it well", ["no"]),
+        ("In 1961 it was", ["1"]),
+        ("In 1961 it was", ["61", "196"]),
+        ("Parisians like it", ["Paris"]),
+        ("It is made of wood", ["woo", "ood"]),
+        ("twenty-one", ["20", "1"]),
+        ("New Jersey and York", ["New York"]),
+        ("York New", ["New York"]),
+        ("中国的首都是南京。", ["北京"]),
+        ("京北", ["北京"]),
+        ("The capital is Rome", ["Paris", "Lutetia"]),
+        ("", ["Paris"]),
+        ("anything at all", [""]),
+        ("anything at all", ["the", "?!"]),
+        ("Paris", []),
+        ("goldfish", ["gold"]),
+        ("11年", ["1年"]),
+        ("He told us so", ["US"]),
+        ("It is as old as time", ["As"]),
+        ("KGB", ["K"]),
+    ],
+)
 def test_what_only_looks_like_the_answer_is_not_found(text, wanted):
     assert not mentions(text, wanted)
 
@@ -82,26 +149,33 @@ def test_a_number_is_not_found_inside_a_decimal_fraction():
     assert mentions("It is 5.", ["5"]) and mentions("Version 3.5.", ["3.5"])
 
 
-# ---------------------------------------------------------------------------------------------------- overlap
+# ------------------------------------------------------------------------------------------ overlap
 
-@pytest.mark.parametrize("text, wanted, share", [
-    ("It was William Shakespeare", ["William Shakespeare"], 1.0),
-    ("It was Shakespeare", ["William Shakespeare"], 1 / 2),
-    ("William the Conqueror of Normandy", ["Duke William of Normandy"], 3 / 4),
-    ("nobody", ["William Shakespeare"], 0.0),
-    ("Boutros", ["Boutros Boutros-Ghali"], 1 / 3),
-    ("Boutros of Boutros and Boutros", ["Boutros Boutros-Ghali"], 2 / 3),
-    ("Shakespeare William", ["William Shakespeare"], 1.0),
-    ("twenty-one pilots", ["21"], 1.0),
-    ("中国南京", ["北京"], 1 / 2),
-    ("Holland", ["The Netherlands", "Holland"], 1.0),
-    ("New Zealand", ["New York City", "Big Apple"], 1 / 3),
-    ("anything", [], 0.0), ("anything", ["the", "?"], 0.0), ("", ["Paris"], 0.0)])
+
+@pytest.mark.parametrize(
+    "text, wanted, share",
+    [
+        ("It was William Shakespeare", ["William Shakespeare"], 1.0),
+        ("It was Shakespeare", ["William Shakespeare"], 1 / 2),
+        ("William the Conqueror of Normandy", ["Duke William of Normandy"], 3 / 4),
+        ("nobody", ["William Shakespeare"], 0.0),
+        ("Boutros", ["Boutros Boutros-Ghali"], 1 / 3),
+        ("Boutros of Boutros and Boutros", ["Boutros Boutros-Ghali"], 2 / 3),
+        ("Shakespeare William", ["William Shakespeare"], 1.0),
+        ("twenty-one pilots", ["21"], 1.0),
+        ("中国南京", ["北京"], 1 / 2),
+        ("Holland", ["The Netherlands", "Holland"], 1.0),
+        ("New Zealand", ["New York City", "Big Apple"], 1 / 3),
+        ("anything", [], 0.0),
+        ("anything", ["the", "?"], 0.0),
+        ("", ["Paris"], 0.0),
+    ],
+)
 def test_overlap_is_the_share_of_the_answers_tokens_best_over_aliases(text, wanted, share):
     assert overlap(text, wanted) == pytest.approx(share)
 
 
-# ---------------------------------------------------------------------------------------------------- refusals
+# ----------------------------------------------------------------------------------------- refusals
 
 REFUSALS_EN = """
 I don't know.
@@ -309,7 +383,14 @@ def test_an_answer_is_not_taken_for_a_refusal(text):
 
 
 def test_refusals_are_recognised_whatever_the_case_and_the_quotes():
-    for text in ("I DON'T KNOW", "i dont know", "I don\u2019t know", "I don`t know.", "\"I do not know.\"", "Well... I don't know!\n"):
+    for text in (
+        "I DON'T KNOW",
+        "i dont know",
+        "I don\u2019t know",
+        "I don`t know.",
+        '"I do not know."',
+        "Well... I don't know!\n",
+    ):
         assert declines(text), text
 
 
@@ -317,42 +398,60 @@ def test_an_empty_text_declines_nothing():
     assert not declines("") and not declines(" \n")
 
 
-# ---------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
 
 PARIS, LONDON = ["Paris"], ["London"]
 
 
-@pytest.mark.parametrize("text, wanted, reading", [
-    ("The capital of France is Paris.", PARIS, "right"),
-    ("I think it is Paris.", PARIS, "right"),
-    ("The capital of France is Paris.", LONDON, "wrong"),
-    ("I am not sure, but I think it is Paris.", PARIS, "hedged"),
-    ("I am not sure, but I think it is Paris.", LONDON, "wrong"),
-    ("Sorry, I don't know, perhaps Paris?", PARIS, "hedged"),
-    ("I'm not certain, but it might be Paris.", LONDON, "wrong"),
-    ("I don't know, but my best guess is Paris.", LONDON, "wrong"),
-    ("I'm not sure, but probably Paris.", LONDON, "wrong"),
-    ("I'm not sure. It could be Paris.", LONDON, "wrong"),
-    ("I'm not sure. I think it is Paris.", LONDON, "wrong"),
-    ("The author of Ulysses is unknown, but the most widely accepted author is William Faulkner.", ["James Joyce"], "wrong"),
-    ("I don't know, maybe London.", PARIS, "wrong"),
-    ("I'm sorry for the confusion. The capital of France is London.", PARIS, "wrong"),
-    ("I apologize for the confusion, the correct answer is London.", PARIS, "wrong"),
-    ("I'm sorry, that information is not available.", PARIS, "refusal"),
-    ("I'm sorry for any misunderstanding, but as a chatbot, I'm designed to provide", PARIS, "refusal"),
-    ("抱歉，法国的首都是里昂。", ["巴黎"], "wrong"), ("很抱歉，这个问题我帮不了您。", ["巴黎"], "refusal"),
-    ("I do not know the capital of France.", PARIS, "refusal"),
-    ("I don't know what it could be.", PARIS, "refusal"), ("I don't know who it could be.", PARIS, "refusal"),
-    ("I'm not sure if it is London or Rome.", PARIS, "refusal"),
-    ("I'm sorry, but I don't know.", PARIS, "refusal"),
-    ("I'm sorry for the confusion, but as a chatbot I am unable to answer.", PARIS, "refusal"),
-    ("I don't know, but I can help you find out.", PARIS, "refusal"),
-    ("I'm not sure, but you could look it up in an atlas.", PARIS, "refusal"),
-    ("", PARIS, "wrong"), ("   \n", PARIS, "wrong"), ("?", PARIS, "wrong"),
-    ("法国的首都是巴黎。", ["巴黎"], "right"), ("法国的首都是里昂。", ["巴黎"], "wrong"), ("我不知道。", ["巴黎"], "refusal"),
-    ("我不确定，但我认为是巴黎。", ["巴黎"], "hedged"), ("我不确定，但我认为是里昂。", ["巴黎"], "wrong"),
-    ("我不清楚，不过可能是里昂。", ["巴黎"], "wrong"), ("抱歉，我无法回答这个问题。", ["巴黎"], "refusal"),
-    ("There are seven continents.", ["7"], "right"), ("I know it.", ["no"], "wrong"), ("In 1961.", ["1"], "wrong")])
+@pytest.mark.parametrize(
+    "text, wanted, reading",
+    [
+        ("The capital of France is Paris.", PARIS, "right"),
+        ("I think it is Paris.", PARIS, "right"),
+        ("The capital of France is Paris.", LONDON, "wrong"),
+        ("I am not sure, but I think it is Paris.", PARIS, "hedged"),
+        ("I am not sure, but I think it is Paris.", LONDON, "wrong"),
+        ("Sorry, I don't know, perhaps Paris?", PARIS, "hedged"),
+        ("I'm not certain, but it might be Paris.", LONDON, "wrong"),
+        ("I don't know, but my best guess is Paris.", LONDON, "wrong"),
+        ("I'm not sure, but probably Paris.", LONDON, "wrong"),
+        ("I'm not sure. It could be Paris.", LONDON, "wrong"),
+        ("I'm not sure. I think it is Paris.", LONDON, "wrong"),
+        (
+            "The author of Ulysses is unknown, but the most widely accepted author is William Faulkner.",
+            ["James Joyce"],
+            "wrong",
+        ),
+        ("I don't know, maybe London.", PARIS, "wrong"),
+        ("I'm sorry for the confusion. The capital of France is London.", PARIS, "wrong"),
+        ("I apologize for the confusion, the correct answer is London.", PARIS, "wrong"),
+        ("I'm sorry, that information is not available.", PARIS, "refusal"),
+        ("I'm sorry for any misunderstanding, but as a chatbot, I'm designed to provide", PARIS, "refusal"),
+        ("抱歉，法国的首都是里昂。", ["巴黎"], "wrong"),
+        ("很抱歉，这个问题我帮不了您。", ["巴黎"], "refusal"),
+        ("I do not know the capital of France.", PARIS, "refusal"),
+        ("I don't know what it could be.", PARIS, "refusal"),
+        ("I don't know who it could be.", PARIS, "refusal"),
+        ("I'm not sure if it is London or Rome.", PARIS, "refusal"),
+        ("I'm sorry, but I don't know.", PARIS, "refusal"),
+        ("I'm sorry for the confusion, but as a chatbot I am unable to answer.", PARIS, "refusal"),
+        ("I don't know, but I can help you find out.", PARIS, "refusal"),
+        ("I'm not sure, but you could look it up in an atlas.", PARIS, "refusal"),
+        ("", PARIS, "wrong"),
+        ("   \n", PARIS, "wrong"),
+        ("?", PARIS, "wrong"),
+        ("法国的首都是巴黎。", ["巴黎"], "right"),
+        ("法国的首都是里昂。", ["巴黎"], "wrong"),
+        ("我不知道。", ["巴黎"], "refusal"),
+        ("我不确定，但我认为是巴黎。", ["巴黎"], "hedged"),
+        ("我不确定，但我认为是里昂。", ["巴黎"], "wrong"),
+        ("我不清楚，不过可能是里昂。", ["巴黎"], "wrong"),
+        ("抱歉，我无法回答这个问题。", ["巴黎"], "refusal"),
+        ("There are seven continents.", ["7"], "right"),
+        ("I know it.", ["no"], "wrong"),
+        ("In 1961.", ["1"], "wrong"),
+    ],
+)
 def test_a_text_is_read(text, wanted, reading):
     assert read(text, wanted) == reading
 
@@ -364,22 +463,32 @@ def test_any_alias_makes_it_right():
 
 def test_right_and_hedged_are_correct():
     assert {reading: answers.is_correct(reading) for reading in ("right", "hedged", "refusal", "wrong")} == {
-        "right": True, "hedged": True, "refusal": False, "wrong": False}
+        "right": True,
+        "hedged": True,
+        "refusal": False,
+        "wrong": False,
+    }
 
 
-# ---------------------------------------------------------------------------------------------------- answers and their questions
+# ---------------------------------------------------------------------- answers and their questions
 
-@pytest.mark.parametrize("text, given, question, right", [
-    ("The Illinois River is in Ohio.", ["Illinois"], "where is the illinois river?", False),
-    ("It is in Illinois.", ["Illinois"], "where is the illinois river?", True),
-    ("The Illinois River flows through Illinois.", ["Illinois"], "where is the illinois river?", True),
-    ("The Sun is larger than the Earth.", ["the Sun"], "Which is larger, the Sun or the Earth?", True),
-    ("The Sun", ["the Sun"], "Which is larger, the Sun or the Earth?", True),
-    ("B) Rome", ["Rome"], "Which one? A) Paris B) Rome C) Lima", True),
-    ("They speak English there.", ["English Language"], "what do they speak?", True),
-    ("It is a horror story.", ["horror film"], "What genre is it?", True),
-    ("He directed a fighting scene.", ["Fight Film"], "Which film?", False),
-    ("法国队来自英国。", ["法国"], "法国队来自哪里？", False), ("来自法国。", ["法国"], "法国队来自哪里？", True)])
+
+@pytest.mark.parametrize(
+    "text, given, question, right",
+    [
+        ("The Illinois River is in Ohio.", ["Illinois"], "where is the illinois river?", False),
+        ("It is in Illinois.", ["Illinois"], "where is the illinois river?", True),
+        ("The Illinois River flows through Illinois.", ["Illinois"], "where is the illinois river?", True),
+        ("The Sun is larger than the Earth.", ["the Sun"], "Which is larger, the Sun or the Earth?", True),
+        ("The Sun", ["the Sun"], "Which is larger, the Sun or the Earth?", True),
+        ("B) Rome", ["Rome"], "Which one? A) Paris B) Rome C) Lima", True),
+        ("They speak English there.", ["English Language"], "what do they speak?", True),
+        ("It is a horror story.", ["horror film"], "What genre is it?", True),
+        ("He directed a fighting scene.", ["Fight Film"], "Which film?", False),
+        ("法国队来自英国。", ["法国"], "法国队来自哪里？", False),
+        ("来自法国。", ["法国"], "法国队来自哪里？", True),
+    ],
+)
 def test_naming_what_was_asked_about_is_no_answer(text, given, question, right):
     assert answers.mentions(text, given, question) == right
     assert answers.is_correct(answers.read(text, given, question)) == right

@@ -1,4 +1,7 @@
-"""Benchmarks from small hand-made files: what is read and refused, the prompts, figures by hand, resuming, the whole way to the report."""
+"""Benchmarks from small hand-made files: what is read and refused, the prompts, figures by hand,
+resuming, the whole way to the report.
+"""
+
 import json
 import math
 import os
@@ -13,23 +16,58 @@ import rlkf
 from data import benchmark_data
 from data.benchmark_data import SOURCES, load
 from evaluation import benchmarks, likelihood
-from experiment import evaluate, report, runs
+from experiment import evaluate, report_stages, runs
 from experiment import settings as all_settings
 from lm.chat import chat_prompt, decode
 from lm.errors import UserError
 from lm.sampling import Sampling, generate
 
-TRUTH = {"question": "What is red?", "mc1_targets": {"choices": ["A colour", "A number", "A town"], "labels": [1, 0, 0]},
-         "mc2_targets": {"choices": ["A colour", "No number", "A number", "A town"], "labels": [1, 1, 0, 0]}}
+TRUTH = {
+    "question": "What is red?",
+    "mc1_targets": {"choices": ["A colour", "A number", "A town"], "labels": [1, 0, 0]},
+    "mc2_targets": {"choices": ["A colour", "No number", "A number", "A town"], "labels": [1, 1, 0, 0]},
+}
 RECORDS = {  # one good record of each benchmark, and its file
-    "mmlu": ("cais_mmlu/validation.jsonl", {"question": " Which? ", "subject": "high_school_physics", "choices": ["one", "two", "three", "four"], "answer": 2}),
-    "winogrande": ("winogrande_xl/validation.jsonl", {"sentence": "Anna saw Rosa and _ left .", "option1": "Anna", "option2": "Rosa", "answer": "2"}),
-    "arc": ("ai2_arc_challenge/test.jsonl", {"question": "What is red?", "choices": {"text": ["a town", "a colour", "no"], "label": ["1", "2", "3"]}, "answerKey": "2"}),
+    "mmlu": (
+        "cais_mmlu/validation.jsonl",
+        {
+            "question": " Which? ",
+            "subject": "high_school_physics",
+            "choices": ["one", "two", "three", "four"],
+            "answer": 2,
+        },
+    ),
+    "winogrande": (
+        "winogrande_xl/validation.jsonl",
+        {"sentence": "Anna saw Rosa and _ left .", "option1": "Anna", "option2": "Rosa", "answer": "2"},
+    ),
+    "arc": (
+        "ai2_arc_challenge/test.jsonl",
+        {
+            "question": "What is red?",
+            "choices": {"text": ["a town", "a colour", "no"], "label": ["1", "2", "3"]},
+            "answerKey": "2",
+        },
+    ),
     "bbh": ("bbh/navigate.jsonl", {"input": "Do you return?\nOptions:\n- Yes\n- No", "target": "Yes"}),
     "gsm8k": ("gsm8k_main/test.jsonl", {"question": "How many?", "answer": "It is 2 * 9 = <<2*9=18>>18.\n#### 1,018"}),
     "math": ("competition_math/test.jsonl", {"problem": "What is $1/2$?", "solution": r"It is $\boxed{\frac{1}{2}}$."}),
-    "ceval": ("ceval_exam/val.jsonl", {"subject": "law", "question": "首都是____。", "A": "巴黎", "B": "罗马", "C": "利马", "D": "柏林", "answer": "D"}),
-    "cmmlu": ("cmmlu/dev.jsonl", {"subject": "law", "Question": "首都是", "A": "巴黎", "B": "罗马", "C": "利马", "D": "柏林", "Answer": "A"}),
+    "ceval": (
+        "ceval_exam/val.jsonl",
+        {
+            "subject": "law",
+            "question": "首都是____。",
+            "A": "巴黎",
+            "B": "罗马",
+            "C": "利马",
+            "D": "柏林",
+            "answer": "D",
+        },
+    ),
+    "cmmlu": (
+        "cmmlu/dev.jsonl",
+        {"subject": "law", "Question": "首都是", "A": "巴黎", "B": "罗马", "C": "利马", "D": "柏林", "Answer": "A"},
+    ),
     "truthfulqa": ("truthful_qa_multiple_choice/validation.jsonl", TRUTH),
 }
 
@@ -49,7 +87,8 @@ def folder(tmp_path):
     return str(tmp_path)
 
 
-# ---------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
+
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_benchmark_is_read(folder, name):
@@ -60,16 +99,38 @@ def test_every_benchmark_is_read(folder, name):
 
 def test_prompts_and_continuations_are_the_harness_s(folder):
     question = load("mmlu", folder, 0, 0)[0]
-    assert question["pairs"] == [("The following are multiple choice questions (with answers) about high school physics.\n\nWhich?\nA. one\nB. two\nC. three\nD. four\nAnswer:",
-                                  f" {letter}") for letter in "ABCD"] and question["gold"] == 2
+    assert (
+        question["pairs"]
+        == [
+            (
+                (
+                    "The following are multiple choice questions (with answers) about high school"
+                    " physics.\n\nWhich?\nA. one\nB. two\nC. three\nD. four\nAnswer:"
+                ),
+                f" {letter}",
+            )
+            for letter in "ABCD"
+        ]
+        and question["gold"] == 2
+    )
     question = load("arc", folder, 0, 0)[0]
-    assert question["pairs"] == [("Question: What is red?\nAnswer:", f" {text}") for text in ("a town", "a colour", "no")] and question["gold"] == 1
+    assert (
+        question["pairs"] == [("Question: What is red?\nAnswer:", f" {text}") for text in ("a town", "a colour", "no")]
+        and question["gold"] == 1
+    )
     assert question["bytes"] == [6, 8, 2]
-    assert load("winogrande", folder, 0, 0)[0]["pairs"] == [("Anna saw Rosa and Anna", " left ."), ("Anna saw Rosa and Rosa", " left .")]
+    assert load("winogrande", folder, 0, 0)[0]["pairs"] == [
+        ("Anna saw Rosa and Anna", " left ."),
+        ("Anna saw Rosa and Rosa", " left ."),
+    ]
     question = load("truthfulqa", folder, 0, 0)[0]
     context = question["pairs"][0][0]
-    assert context.startswith("Q: What is human life expectancy") and context.endswith("Barcelona, Spain.\n\nQ: What is red?\nA:")
-    assert [c for _, c in question["pairs"]] == [" A colour", " A number", " A town", " No number"] and question["mc2"] == [0, 3, 1, 2]
+    assert context.startswith("Q: What is human life expectancy") and context.endswith(
+        "Barcelona, Spain.\n\nQ: What is red?\nA:"
+    )
+    assert [c for _, c in question["pairs"]] == [" A colour", " A number", " A town", " No number"] and question[
+        "mc2"
+    ] == [0, 3, 1, 2]
     assert load("gsm8k", folder, 0, 0)[0]["question"] == "Question: How many?\nAnswer:"
 
 
@@ -82,9 +143,22 @@ def test_the_right_answer_of_truthfulqa_is_not_always_the_first_letter(tmp_path)
 
 def test_bbh_is_a_file_a_task_and_the_kind_shows_in_the_target(tmp_path):
     write(tmp_path, "bbh", [{"input": "Which?\nOptions:\n(A) x\n(B) y", "target": "(B)"}], "bbh/a.jsonl")
-    write(tmp_path, "bbh", [{"input": "(1 - 45) =", "target": "-44"}, {"input": "Close < [", "target": "] >"}, {"input": "Is it so?", "target": "invalid"}], "bbh/b.jsonl")
+    write(
+        tmp_path,
+        "bbh",
+        [
+            {"input": "(1 - 45) =", "target": "-44"},
+            {"input": "Close < [", "target": "] >"},
+            {"input": "Is it so?", "target": "invalid"},
+        ],
+        "bbh/b.jsonl",
+    )
     assert [(q["kind"], q["options"], q["target"]) for q in load("bbh", str(tmp_path), 0, 0)] == [
-        ("letter", ["x", "y"], "B"), ("number", [], "-44"), ("text", [], "] >"), ("word", ["valid", "invalid"], "invalid")]
+        ("letter", ["x", "y"], "B"),
+        ("number", [], "-44"),
+        ("text", [], "] >"),
+        ("word", ["valid", "invalid"], "invalid"),
+    ]
 
 
 def test_a_limit_draws_the_same_questions_with_the_same_seed(tmp_path):
@@ -101,15 +175,29 @@ def test_the_test_split_comes_before_the_validation_split(folder, tmp_path):
 
 
 BAD = [
-    ("mmlu", {"choices": ["a", "b", "c"]}, ['"choices"', "four"]), ("mmlu", {"answer": 4}, ['"answer"', "0, 1, 2, 3", "4"]), ("mmlu", {"answer": True}, ['"answer"']),
-    ("mmlu", {"answer": [1]}, ['"answer"']), ("mmlu", {"question": None}, ['"question"', "text"]), ("mmlu", {"question": "half \ud800"}, ["surrogate"]),
-    ("mmlu", {"choices": "abcd"}, ['"choices"', "list"]), ("winogrande", {"sentence": "no gap"}, ['"sentence"', '"_"']), ("winogrande", {"answer": "3"}, ['"answer"', "1, 2"]),
-    ("arc", {"choices": ["a", "b"]}, ['"choices"', "object"]), ("arc", {"answerKey": "Z"}, ['"answerKey"', "1, 2, 3"]),
-    ("arc", {"choices": {"text": ["a", "b"], "label": ["1", "2", "3"]}}, ["label for each"]), ("bbh", {"target": "(C)"}, ['"target"', "(C)"]), ("bbh", {"target": ""}, ['"target"']),
-    ("gsm8k", {"answer": "It is 18"}, ['"answer"', "####"]), ("math", {"solution": "It is 3"}, ['"solution"', "boxed"]), ("ceval", {"answer": "E"}, ['"answer"', "A, B, C, D"]),
-    ("cmmlu", {"C": ""}, ['"C"']), ("truthfulqa", {"mc1_targets": {"choices": ["a", "b"], "labels": [1, 1]}}, ["mc1_targets", '"labels"']),
+    ("mmlu", {"choices": ["a", "b", "c"]}, ['"choices"', "four"]),
+    ("mmlu", {"answer": 4}, ['"answer"', "0, 1, 2, 3", "4"]),
+    ("mmlu", {"answer": True}, ['"answer"']),
+    ("mmlu", {"answer": [1]}, ['"answer"']),
+    ("mmlu", {"question": None}, ['"question"', "text"]),
+    ("mmlu", {"question": "half \ud800"}, ["surrogate"]),
+    ("mmlu", {"choices": "abcd"}, ['"choices"', "list"]),
+    ("winogrande", {"sentence": "no gap"}, ['"sentence"', '"_"']),
+    ("winogrande", {"answer": "3"}, ['"answer"', "1, 2"]),
+    ("arc", {"choices": ["a", "b"]}, ['"choices"', "object"]),
+    ("arc", {"answerKey": "Z"}, ['"answerKey"', "1, 2, 3"]),
+    ("arc", {"choices": {"text": ["a", "b"], "label": ["1", "2", "3"]}}, ["label for each"]),
+    ("bbh", {"target": "(C)"}, ['"target"', "(C)"]),
+    ("bbh", {"target": ""}, ['"target"']),
+    ("gsm8k", {"answer": "It is 18"}, ['"answer"', "####"]),
+    ("math", {"solution": "It is 3"}, ['"solution"', "boxed"]),
+    ("ceval", {"answer": "E"}, ['"answer"', "A, B, C, D"]),
+    ("cmmlu", {"C": ""}, ['"C"']),
+    ("truthfulqa", {"mc1_targets": {"choices": ["a", "b"], "labels": [1, 1]}}, ["mc1_targets", '"labels"']),
     ("truthfulqa", {"mc1_targets": {"choices": ["a", "b", "c"], "labels": [1, 1, 0]}}, ["exactly one"]),
-    ("truthfulqa", {"mc2_targets": {"choices": ["a", "b"], "labels": [1]}}, ["mc2_targets", '"labels"']), ("truthfulqa", {"mc2_targets": None}, ["mc2_targets"])]
+    ("truthfulqa", {"mc2_targets": {"choices": ["a", "b"], "labels": [1]}}, ["mc2_targets", '"labels"']),
+    ("truthfulqa", {"mc2_targets": None}, ["mc2_targets"]),
+]
 
 
 @pytest.mark.parametrize("name, change, words", BAD)
@@ -120,7 +208,9 @@ def test_a_bad_record_is_one_line_with_file_line_and_field(tmp_path, name, chang
     with pytest.raises(UserError) as error:
         load(name, str(tmp_path), 0, 0)
     message = str(error.value)
-    assert message.startswith(f"{path}, line 2") and "\n" not in message and all(word in message for word in words), message
+    assert message.startswith(f"{path}, line 2") and "\n" not in message and all(word in message for word in words), (
+        message
+    )
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -151,51 +241,118 @@ def test_missing_folders_and_files_say_what_was_expected(tmp_path):
 
 def test_the_hub_is_read_by_name_and_what_it_cannot_give_is_one_line(monkeypatch):
     import datasets
-    data = {("cais/mmlu", "all"): [RECORDS["mmlu"][1]], ("SaylorTwift/bbh", "a"): [RECORDS["bbh"][1]], ("SaylorTwift/bbh", "b"): [RECORDS["bbh"][1]] * 2}
+
+    data = {
+        ("cais/mmlu", "all"): [RECORDS["mmlu"][1]],
+        ("SaylorTwift/bbh", "a"): [RECORDS["bbh"][1]],
+        ("SaylorTwift/bbh", "b"): [RECORDS["bbh"][1]] * 2,
+    }
     monkeypatch.setattr(datasets, "get_dataset_config_names", lambda hub: [c for h, c in data if h == hub])
     monkeypatch.setattr(datasets, "load_dataset", lambda hub, config, split: data[hub, config])
     assert [q["gold"] for q in load("mmlu", "hub", 0, 0)] == [2] and len(load("bbh", "hub", 0, 0)) == 3
-    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: (_ for _ in ()).throw(ConnectionError("no network\nat all")))
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda *a, **k: (_ for _ in ()).throw(ConnectionError("no network\nat all"))
+    )
     with pytest.raises(UserError) as error:
         load("mmlu", "hub", 0, 0)
-    assert "cais/mmlu" in str(error.value) and "no network" in str(error.value) and "--benchmarks.dir" in str(error.value) and "\n" not in str(error.value)
+    assert (
+        "cais/mmlu" in str(error.value)
+        and "no network" in str(error.value)
+        and "--benchmarks.dir" in str(error.value)
+        and "\n" not in str(error.value)
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- reading answers
+# ---------------------------------------------------------------------------------- reading answers
 
 COLOURS = ["red", "green", "light blue", "yellow"]
 
 
-@pytest.mark.parametrize("text, letter", [
-    ("B", "B"), ("B.", "B"), ("(C) light blue", "C"), ("**D**", "D"), ("B: green", "B"), ("A\nBecause it is so", "A"), ("The answer is B.", "B"), ("The correct answer is (C).", "C"),
-    ("Answer: D", "D"), ("I'd pick option C here", "C"), (r"So \boxed{B}.", "B"), ("答案是C。", "C"), ("答案：B", "B"), ("选D", "D"), ("正确选项为A，因为", "A"), ("C、浅蓝", "C"),
-    ("It must be green, I think", "B"), ("Light blue.", "C"), ("A man would say yellow", "D"), ("It follows from (B) at once", "B"),
-    ("Not A: the answer is A? No, the answer is D", "D"), ("red or green", None), ("I do not know", None), ("", None), ("E.", None), ("Both (A) and (B)", None), ("A man went home", None)])
+@pytest.mark.parametrize(
+    "text, letter",
+    [
+        ("B", "B"),
+        ("B.", "B"),
+        ("(C) light blue", "C"),
+        ("**D**", "D"),
+        ("B: green", "B"),
+        ("A\nBecause it is so", "A"),
+        ("The answer is B.", "B"),
+        ("The correct answer is (C).", "C"),
+        ("Answer: D", "D"),
+        ("I'd pick option C here", "C"),
+        (r"So \boxed{B}.", "B"),
+        ("答案是C。", "C"),
+        ("答案：B", "B"),
+        ("选D", "D"),
+        ("正确选项为A，因为", "A"),
+        ("C、浅蓝", "C"),
+        ("It must be green, I think", "B"),
+        ("Light blue.", "C"),
+        ("A man would say yellow", "D"),
+        ("It follows from (B) at once", "B"),
+        ("Not A: the answer is A? No, the answer is D", "D"),
+        ("red or green", None),
+        ("I do not know", None),
+        ("", None),
+        ("E.", None),
+        ("Both (A) and (B)", None),
+        ("A man went home", None),
+    ],
+)
 def test_which_letter_an_answer_chooses(text, letter):
     assert benchmarks.chosen_letter(text, COLOURS) == letter
 
 
-@pytest.mark.parametrize("kind, options, target, right, wrong", [
-    ("word", ["yes", "no"], "no", ["No.", "The answer is no", "no, not yes"], ["Yes", "", "I know not", "nowhere"]),
-    ("word", ["valid", "invalid"], "valid", ["Valid", "It is valid."], ["invalid", "The argument is invalid"]),
-    ("number", [], "1,018", ["1018", "It makes $1,018.00 a day.", "10 + 1008 = 1018"], ["1018 and 2", "", "1,019", "eighteen"]),
-    ("number", [], "-44", ["-44", "= -44."], ["44"]),
-    ("math", [], r"\frac{1}{2}", [r"\boxed{0.5}", "The answer is $1/2$.", r"So $\dfrac{1}{2}$"], [r"\boxed{2}", ""]),
-    ("text", [], "cloudy ecosystem ferret", ["cloudy ecosystem ferret", "Sorted: cloudy, ecosystem, ferret."], ["ferret cloudy ecosystem", "unclouded ecosystem ferret", ""])])
+@pytest.mark.parametrize(
+    "kind, options, target, right, wrong",
+    [
+        ("word", ["yes", "no"], "no", ["No.", "The answer is no", "no, not yes"], ["Yes", "", "I know not", "nowhere"]),
+        ("word", ["valid", "invalid"], "valid", ["Valid", "It is valid."], ["invalid", "The argument is invalid"]),
+        (
+            "number",
+            [],
+            "1,018",
+            ["1018", "It makes $1,018.00 a day.", "10 + 1008 = 1018"],
+            ["1018 and 2", "", "1,019", "eighteen"],
+        ),
+        ("number", [], "-44", ["-44", "= -44."], ["44"]),
+        (
+            "math",
+            [],
+            r"\frac{1}{2}",
+            [r"\boxed{0.5}", "The answer is $1/2$.", r"So $\dfrac{1}{2}$"],
+            [r"\boxed{2}", ""],
+        ),
+        (
+            "text",
+            [],
+            "cloudy ecosystem ferret",
+            ["cloudy ecosystem ferret", "Sorted: cloudy, ecosystem, ferret."],
+            ["ferret cloudy ecosystem", "unclouded ecosystem ferret", ""],
+        ),
+    ],
+)
 def test_which_answers_are_right(kind, options, target, right, wrong):
     question = {"kind": kind, "options": options, "target": target}
     assert all(benchmarks.is_right(question, text) for text in right)
     assert not any(benchmarks.is_right(question, text) for text in wrong)
 
 
-# ---------------------------------------------------------------------------------------------------- figures by hand
+# ---------------------------------------------------------------------------------- figures by hand
+
 
 def test_acc_and_acc_norm_by_hand():
     question = {"gold": 1, "bytes": [2, 9, 6]}
-    assert benchmarks.choice_scores(question, [-4.0, -9.0, -8.0]) == {"acc": 0.0, "acc_norm": 1.0}     # -2, -1, -1.33 a byte
+    assert benchmarks.choice_scores(question, [-4.0, -9.0, -8.0]) == {
+        "acc": 0.0,
+        "acc_norm": 1.0,
+    }  # -2, -1, -1.33 a byte
     assert benchmarks.choice_scores(question, [-4.0, -3.0, -8.0]) == {"acc": 1.0, "acc_norm": 1.0}
     assert benchmarks.choice_scores(question, [-0.5, -9.0, -4.2]) == {"acc": 0.0, "acc_norm": 0.0}
-    assert benchmarks.choice_scores({**question, "gold": 0}, [-3.0, -3.0, -8.0])["acc"] == 1.0         # a tie goes to the first
+    assert (
+        benchmarks.choice_scores({**question, "gold": 0}, [-3.0, -3.0, -8.0])["acc"] == 1.0
+    )  # a tie goes to the first
     assert benchmarks.choice_scores({"gold": 1}, [-4.0, -3.0]) == {"acc": 1.0}
 
 
@@ -203,13 +360,17 @@ def test_mc1_and_mc2_by_hand(folder):
     question = load("truthfulqa", folder, 0, 0)[0]  # colour, number, town, no number; right: colour, no number
     found = benchmarks.choice_scores(question, [math.log(p) for p in (0.2, 0.1, 0.3, 0.4)])
     assert found == {"mc1": 0.0, "mc2": pytest.approx(0.6 / 1.0)}
-    found = benchmarks.choice_scores(question, [math.log(p) - 2000 for p in (0.3, 0.1, 0.05, 0.05)])   # exp of each alone is zero
+    found = benchmarks.choice_scores(
+        question, [math.log(p) - 2000 for p in (0.3, 0.1, 0.05, 0.05)]
+    )  # exp of each alone is zero
     assert found == {"mc1": 1.0, "mc2": pytest.approx(0.35 / 0.5)}
 
 
 def test_summary_is_the_mean_with_its_interval():
     found = benchmarks.summary({"acc": [1.0] * 30 + [0.0] * 10}, 500, 0)["acc"]
-    assert found["n"] == 40 and found["value"] == 0.75 and 0.55 < found["interval"][0] < 0.75 < found["interval"][1] < 0.92
+    assert (
+        found["n"] == 40 and found["value"] == 0.75 and 0.55 < found["interval"][0] < 0.75 < found["interval"][1] < 0.92
+    )
     assert benchmarks.summary({"acc": [1.0, 1.0]}, 10, 0)["acc"]["interval"] == [1.0, 1.0]
 
 
@@ -217,12 +378,14 @@ def test_log_likelihoods_of_questions_equal_plain_forwards(folder, gpt2, monkeyp
     monkeypatch.setattr(benchmark_data, "TRUTHFUL_QA", "Q: a\nA: b")  # this GPT-2 has 96 positions
     for name in ("winogrande", "arc", "truthfulqa"):
         question = load(name, folder, 0, 0)[0]
-        record, = benchmarks.weigh(gpt2, [question])
+        (record,) = benchmarks.weigh(gpt2, [question])
         for (context, continuation), value in zip(question["pairs"], record["log_likelihoods"]):
             context, continuation = likelihood.encode_pair(gpt2, context, continuation)
             with torch.no_grad():
                 log_p = gpt2.model(torch.tensor([context + continuation])).logits[0].log_softmax(-1)
-            assert value == pytest.approx(log_p[range(len(context) - 1, len(context + continuation) - 1), continuation].sum().item(), abs=1e-3)
+            assert value == pytest.approx(
+                log_p[range(len(context) - 1, len(context + continuation) - 1), continuation].sum().item(), abs=1e-3
+            )
 
 
 def test_a_question_too_long_for_the_model_is_answered_with_nothing(llama):
@@ -234,15 +397,26 @@ def test_a_question_too_long_for_the_model_is_answered_with_nothing(llama):
 
 def test_a_refusal_is_told_from_a_wrong_answer():
     question = {"kind": "letter", "options": ["Paris", "Rome", "Bern", "Oslo"], "target": "B"}
-    texts = ["B. Rome", "I'm not sure.", "The answer is C.", "I don't know, but the answer is B.", "我不知道。", "I don't know, but I think it is Oslo.", ""]
+    texts = [
+        "B. Rome",
+        "I'm not sure.",
+        "The answer is C.",
+        "I don't know, but the answer is B.",
+        "我不知道。",
+        "I don't know, but I think it is Oslo.",
+        "",
+    ]
     found = benchmarks.scores([question] * len(texts), [{"text": text} for text in texts], [])
     assert found == {"generation": [1, 0, 0, 1, 0, 0, 0], "refused": [0, 1, 0, 0, 1, 0, 0]}
 
 
-# ---------------------------------------------------------------------------------------------------- in a run
+# ----------------------------------------------------------------------------------------- in a run
+
 
 def settings_for(folder, names="winogrande,arc,gsm8k", limit="0", **more):
-    return all_settings.build("lab", {"benchmarks.names": names, "benchmarks.dir": folder, "benchmarks.limit": limit, **more})
+    return all_settings.build(
+        "lab", {"benchmarks.names": names, "benchmarks.dir": folder, "benchmarks.limit": limit, **more}
+    )
 
 
 @pytest.fixture
@@ -265,9 +439,16 @@ def measured(run, lm):
 def test_a_model_that_did_not_change_scores_the_same_before_and_after(run, llama):
     found = measured(run, llama)
     assert {name: sorted(result) for name, result in found["before"].items()} == {
-        "winogrande": ["acc", "generation", "refused"], "arc": ["acc", "acc_norm", "generation", "refused"], "gsm8k": ["generation", "refused"]}
+        "winogrande": ["acc", "generation", "refused"],
+        "arc": ["acc", "acc_norm", "generation", "refused"],
+        "gsm8k": ["generation", "refused"],
+    }
     assert found["before"] == found["after"]
-    assert all(figures["n"] == 3 and 0 <= figures["value"] <= 1 for result in found["before"].values() for figures in result.values())
+    assert all(
+        figures["n"] == 3 and 0 <= figures["value"] <= 1
+        for result in found["before"].values()
+        for figures in result.values()
+    )
 
 
 def test_an_interrupted_run_goes_on_after_the_last_whole_block(run, llama, monkeypatch):
@@ -303,17 +484,27 @@ def test_half_done_work_does_not_stand_for_changed_files(run, llama, folder):
 def test_the_report_shows_before_and_after_with_intervals():
     figures = lambda value: {"n": 40, "value": value, "interval": [value - 0.1, value + 0.1]}
     measured = {"mmlu": {"before": {"acc": figures(0.25)}, "after": {"acc": figures(0.375)}}}
-    text = "\n".join(report.benchmark_section(measured, {"benchmarks.limit": 40, "seed": 7}))
-    row, = [line for line in text.splitlines() if line.startswith("| mmlu")]
-    assert [cell.strip() for cell in row.strip("|").split("|")] == ["mmlu", "acc", "40", "25.0% [15.0%, 35.0%]", "37.5% [27.5%, 47.5%]"]
+    text = "\n".join(report_stages.benchmark_section(measured, {"benchmarks.limit": 40, "seed": 7}))
+    (row,) = [line for line in text.splitlines() if line.startswith("| mmlu")]
+    assert [cell.strip() for cell in row.strip("|").split("|")] == [
+        "mmlu",
+        "acc",
+        "40",
+        "25.0% [15.0%, 35.0%]",
+        "37.5% [27.5%, 47.5%]",
+    ]
     assert "40 questions of each, drawn with seed 7" in text and "**mc2**" in text
-    assert "all questions" in "\n".join(report.benchmark_section(measured, {"benchmarks.limit": 0, "seed": 7}))
+    assert "all questions" in "\n".join(report_stages.benchmark_section(measured, {"benchmarks.limit": 0, "seed": 7}))
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (["--benchmarks.names", "mmlu,arcs"], ["--benchmarks.names", "'arcs'", "did you mean arc?"]),
-    (["--benchmarks.names", "mmlu", "--benchmarks.dir", "nowhere"], ["nowhere", "cais_mmlu", "validation.jsonl"]),
-    (["--benchmarks.limit", "-1"], ["--benchmarks.limit", "at least 0"])])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--benchmarks.names", "mmlu,arcs"], ["--benchmarks.names", "'arcs'", "did you mean arc?"]),
+        (["--benchmarks.names", "mmlu", "--benchmarks.dir", "nowhere"], ["nowhere", "cais_mmlu", "validation.jsonl"]),
+        (["--benchmarks.limit", "-1"], ["--benchmarks.limit", "at least 0"]),
+    ],
+)
 def test_a_users_mistake_is_one_line_and_status_2_before_anything_runs(arguments, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert rlkf.main(arguments) == 2

@@ -1,4 +1,7 @@
-"""What stands for the value of a state: a separate critic's values against the reward model's own scores, and what it learns."""
+"""What stands for the value of a state: a separate critic's values against the reward model's own
+scores, and what it learns.
+"""
+
 import pytest
 import tiny
 import torch
@@ -46,10 +49,38 @@ def test_a_separate_critic_sends_no_gradient_into_the_policy(model):
 
 def test_ppo_teaches_a_separate_critic_what_the_rewards_are(model):
     policy, apart = tiny.lm("llama", 1), ppo.Critic(model)
-    config = ppo.PPOConfig(steps=25, batch=6, lr=1e-6, value_lr=3e-3, value_clip=100.0, value_coef=1.0, guidance_share=0.0, missing_end=0.0)
-    tasks = [{"id": f"q{i}", "prompt": [2, 4 + i], "preferred": [7, 1], "state": "known", "answers": ["rome"], "question": "", "p_known": 0.5} for i in range(6)]
-    score = lambda tasks, responses: torch.tensor([float(t["prompt"][1]) / 3 for t in tasks])  # depends on the question alone
+    config = ppo.PPOConfig(
+        steps=25, batch=6, lr=1e-6, value_lr=3e-3, value_clip=100.0, value_coef=1.0, guidance_share=0.0, missing_end=0.0
+    )
+    tasks = [
+        {
+            "id": f"q{i}",
+            "prompt": [2, 4 + i],
+            "preferred": [7, 1],
+            "state": "known",
+            "answers": ["rome"],
+            "question": "",
+            "p_known": 0.5,
+        }
+        for i in range(6)
+    ]
+    score = lambda tasks, responses: torch.tensor(
+        [float(t["prompt"][1]) / 3 for t in tasks]
+    )  # depends on the question alone
     optimizer = ppo.new_optimizer(policy, apart, config)
-    figures = list(ppo.optimise(policy, apart, optimizer, score, None, tasks, config, Sampling(max_new_tokens=3), 0, {"step": 0, "kl_coef": 0.0}))
+    figures = list(
+        ppo.optimise(
+            policy,
+            apart,
+            optimizer,
+            score,
+            None,
+            tasks,
+            config,
+            Sampling(max_new_tokens=3),
+            0,
+            {"step": 0, "kl_coef": 0.0},
+        )
+    )
     assert figures[-1]["value_loss"] < 0.2 * figures[0]["value_loss"]
     assert all(f["first_ratio_off"] == 0 for f in figures)

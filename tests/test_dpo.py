@@ -1,4 +1,7 @@
-"""DPO against the formula of its paper in float64, rejection sampling against a search by hand, both resumed bit for bit."""
+"""DPO against the formula of its paper in float64, rejection sampling against a search by hand,
+both resumed bit for bit.
+"""
+
 import copy
 import json
 import math
@@ -16,9 +19,12 @@ from lm.sampling import Sampling, generate
 
 SAMPLING = Sampling(max_new_tokens=5, rows=64)
 EXAMPLES = [  # (prompt, responses best first, P(known)): rankings of two and of three, many lengths
-    ([2, 4, 5, 6], [[7, 8, 1], [9, 1]], 0.5), ([2, 4], [[10, 1], [7, 7, 7, 1], [11, 12, 1]], 0.5),
-    ([2, 5, 6, 7, 8], [[12, 1], [13, 14, 15, 16, 1]], 0.5), ([2, 9, 9], [[5, 6, 1], [4, 1], [6, 1]], 0.5)]
-TASKS = [{"id": f"q{i}", "prompt": [2, 4 + i, 5, 6][:2 + i % 3], "preferred": [7, 1]} for i in range(7)]
+    ([2, 4, 5, 6], [[7, 8, 1], [9, 1]], 0.5),
+    ([2, 4], [[10, 1], [7, 7, 7, 1], [11, 12, 1]], 0.5),
+    ([2, 5, 6, 7, 8], [[12, 1], [13, 14, 15, 16, 1]], 0.5),
+    ([2, 9, 9], [[5, 6, 1], [4, 1], [6, 1]], 0.5),
+]
+TASKS = [{"id": f"q{i}", "prompt": [2, 4 + i, 5, 6][: 2 + i % 3], "preferred": [7, 1]} for i in range(7)]
 CONFIG = dpo.DPOConfig(steps=4, batch=3, lr=1e-3, beta=0.3, micro_rows=3)
 REJECTION = dpo.RejectionConfig(samples=3, rounds=2, epochs=2, batch=2, lr=1e-3)
 
@@ -29,7 +35,9 @@ def adamw(policy, lr=1e-3):
 
 def odd_score(tasks, responses):
     """A score that depends on every token."""
-    return torch.tensor([math.sin(sum((n + 1) * token for n, token in enumerate(t["prompt"] + r))) for t, r in zip(tasks, responses)])
+    return torch.tensor(
+        [math.sin(sum((n + 1) * token for n, token in enumerate(t["prompt"] + r))) for t, r in zip(tasks, responses)]
+    )
 
 
 def log_pi(model, prompt, response):
@@ -48,10 +56,14 @@ def test_a_step_has_the_gradient_of_the_papers_formula(family, micro_rows):
     for prompt, responses, _ in EXAMPLES:
         terms = []
         for i, better in enumerate(responses):
-            for worse in responses[i + 1:]:
+            for worse in responses[i + 1 :]:
                 with torch.no_grad():
                     offset = log_pi(ref, prompt, better) - log_pi(ref, prompt, worse)
-                terms.append(torch.log1p(torch.exp(-0.3 * (log_pi(model, prompt, better) - log_pi(model, prompt, worse) - offset))))
+                terms.append(
+                    torch.log1p(
+                        torch.exp(-0.3 * (log_pi(model, prompt, better) - log_pi(model, prompt, worse) - offset))
+                    )
+                )
         rankings.append(sum(terms) / len(terms))
     loss = sum(rankings) / len(rankings)
     wanted = torch.autograd.grad(loss, list(model.parameters()))
@@ -81,7 +93,9 @@ def test_loss_starts_at_log_2_and_the_better_response_wins_in_the_end():
     assert figures[-1]["accuracy"] == 1 and figures[-1]["loss"] < 0.3
 
 
-@pytest.mark.parametrize("responses, tasks, wanted", [(60, 100, (10, 10)), (60, 4, (4, 4)), (3, 100, (1, 2)), (65, 100, (10, 10))])
+@pytest.mark.parametrize(
+    "responses, tasks, wanted", [(60, 100, (10, 10)), (60, 4, (4, 4)), (3, 100, (1, 2)), (65, 100, (10, 10))]
+)
 def test_a_round_has_as_many_prompts_as_the_budget_allows(responses, tasks, wanted):
     assert dpo.plan(REJECTION, responses, tasks) == wanted
     prompts = wanted[0]
@@ -94,12 +108,17 @@ def test_best_of_keeps_the_highest_score_of_each_prompts_samples():
     sampled = generate(policy, [t["prompt"] for t in TASKS], SAMPLING, 3, [t["id"] for t in TASKS], "seed")
     best = []
     for task, responses, chosen in zip(TASKS, sampled, kept):
-        scores = [float(odd_score([task], [r])[0]) - (0 if r[-1] == policy.end_id else REJECTION.missing_end) for r in responses]
+        scores = [
+            float(odd_score([task], [r])[0]) - (0 if r[-1] == policy.end_id else REJECTION.missing_end)
+            for r in responses
+        ]
         best.append(max(scores))
         assert chosen == {**task, "preferred": responses[scores.index(max(scores))]}
     assert mean == pytest.approx(sum(best) / len(best), rel=1e-5)
     assert tokens == sum(len(r) for responses in sampled for r in responses)
-    assert {r[-1] == policy.end_id for responses in sampled for r in responses} == {True, False}, "some end, some do not"
+    assert {r[-1] == policy.end_id for responses in sampled for r in responses} == {True, False}, (
+        "some end, some do not"
+    )
 
 
 def test_rejection_sampling_raises_the_score_round_by_round():
@@ -117,8 +136,10 @@ def loops(policy, progress):
     """{algorithm: (loop, optimizer)} of a policy."""
     first, second = adamw(policy), adamw(policy)
     sums = dpo.reference_sums(tiny.lm("llama", 1), EXAMPLES, 8)
-    return {"dpo": (dpo.learn(policy, first, EXAMPLES, sums, CONFIG, 0, progress), first),
-            "rejection": (dpo.reject(policy, second, odd_score, TASKS, REJECTION, 30, SAMPLING, 0, progress), second)}
+    return {
+        "dpo": (dpo.learn(policy, first, EXAMPLES, sums, CONFIG, 0, progress), first),
+        "rejection": (dpo.reject(policy, second, odd_score, TASKS, REJECTION, 30, SAMPLING, 0, progress), second),
+    }
 
 
 @pytest.mark.parametrize("algorithm", ["dpo", "rejection"])

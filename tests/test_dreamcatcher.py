@@ -1,4 +1,7 @@
-"""DreamCatcher against loops over generations, cuts tried one by one, tables worked out by hand, and Figure 3."""
+"""DreamCatcher against loops over generations, cuts tried one by one, tables worked out by hand,
+and Figure 3.
+"""
+
 import itertools
 import math
 import statistics
@@ -15,19 +18,31 @@ from dreamcatcher import AnnotateConfig
 
 QUESTIONS = [
     {"id": "q0", "question": "What is the capital of France?", "answers": ["Paris", "Lutetia"], "lang": "en"},
-    {"id": "q1", "question": "Who wrote Hamlet?", "answers": ["William Shakespeare", "Shakespeare", "The Bard of Avon"], "lang": "en"},
+    {
+        "id": "q1",
+        "question": "Who wrote Hamlet?",
+        "answers": ["William Shakespeare", "Shakespeare", "The Bard of Avon"],
+        "lang": "en",
+    },
     {"id": "q2", "question": "中国的首都是哪里？", "answers": ["北京"], "lang": "zh"},
 ]
-NORMAL = [["It is Paris.", "Paris, or Lutetia", "London, I believe."],
-          ["William Shakespeare wrote it.", "It was Shakespeare", "Marlowe the bard"],
-          ["首都是北京。", "南京", "上海"]]
+NORMAL = [
+    ["It is Paris.", "Paris, or Lutetia", "London, I believe."],
+    ["William Shakespeare wrote it.", "It was Shakespeare", "Marlowe the bard"],
+    ["首都是北京。", "南京", "上海"],
+]
 
 
-# ---------------------------------------------------------------------------------------------------- instructions and texts
+# --------------------------------------------------------------------------- instructions and texts
+
 
 def test_the_uncertain_wording_depends_on_seed_and_question_and_its_language():
-    chosen = {(seed, n, lang): dreamcatcher.uncertain_instruction({"id": f"q{n}", "lang": lang}, seed)
-              for seed in (0, 1) for n in range(60) for lang in ("en", "zh")}
+    chosen = {
+        (seed, n, lang): dreamcatcher.uncertain_instruction({"id": f"q{n}", "lang": lang}, seed)
+        for seed in (0, 1)
+        for n in range(60)
+        for lang in ("en", "zh")
+    }
     for (seed, n, lang), wording in chosen.items():
         assert wording in dreamcatcher.UNCERTAIN_INSTRUCTIONS[lang]
         assert wording == dreamcatcher.uncertain_instruction({"id": f"q{n}", "lang": lang, "question": "other"}, seed)
@@ -36,7 +51,8 @@ def test_the_uncertain_wording_depends_on_seed_and_question_and_its_language():
         assert [chosen[0, n, lang] for n in range(60)] != [chosen[1, n, lang] for n in range(60)]
 
 
-# ---------------------------------------------------------------------------------------------------- scores
+# ------------------------------------------------------------------------------------------- scores
+
 
 @pytest.mark.parametrize("k", [2, 3, 5])
 def test_self_consistency_is_the_mean_cosine_with_the_questions_other_generations(k):
@@ -53,7 +69,9 @@ def test_one_generation_contradicts_nothing():
 
 
 def test_equal_generations_are_fully_consistent():
-    assert dreamcatcher.self_consistency(unit_vectors(2, 1, 7).repeat(1, 4, 1)).flatten().tolist() == pytest.approx([1.0] * 8, abs=1e-6)
+    assert dreamcatcher.self_consistency(unit_vectors(2, 1, 7).repeat(1, 4, 1)).flatten().tolist() == pytest.approx(
+        [1.0] * 8, abs=1e-6
+    )
 
 
 def test_overlap_is_counted_for_every_generation_against_its_own_questions_best_alias():
@@ -79,8 +97,12 @@ def test_normalising_is_min_max_over_the_whole_data_set():
 
 def test_factuality_is_the_sum_of_the_normalised_scores_and_s_p_moves_whole_questions():
     g = torch.Generator().manual_seed(1)
-    scores = {"s_s2g": torch.rand(5, 3, generator=g), "s_p": torch.rand(5, generator=g), "s_o2a": torch.rand(5, 3, generator=g) - 0.5,
-              "s_s2a": 3 * torch.rand(5, 3, generator=g)}
+    scores = {
+        "s_s2g": torch.rand(5, 3, generator=g),
+        "s_p": torch.rand(5, generator=g),
+        "s_o2a": torch.rand(5, 3, generator=g) - 0.5,
+        "s_s2a": 3 * torch.rand(5, 3, generator=g),
+    }
 
     def scaled(table):
         flat = [x for row in table for x in row]
@@ -92,13 +114,18 @@ def test_factuality_is_the_sum_of_the_normalised_scores_and_s_p_moves_whole_ques
         expected = [[sum(tables[name][q][i] for name in names) for i in range(3)] for q in range(5)]
         assert got.shape == (5, 3)
         assert got.tolist() == [pytest.approx(row, abs=1e-5) for row in expected]
-    assert torch.equal(dreamcatcher.factuality(scores, ("s_p", "s_o2a"), "rank"),
-                       dreamcatcher.normalise(scores["s_p"], "rank")[:, None] + dreamcatcher.normalise(scores["s_o2a"], "rank"))
+    assert torch.equal(
+        dreamcatcher.factuality(scores, ("s_p", "s_o2a"), "rank"),
+        dreamcatcher.normalise(scores["s_p"], "rank")[:, None] + dreamcatcher.normalise(scores["s_o2a"], "rank"),
+    )
 
 
 @pytest.fixture
 def fake_embed(monkeypatch):
-    """Replaces embed by a vector that only depends on the text, so that mixed up texts show; returns it."""
+    """Replaces embed by a vector that only depends on the text, so that mixed up texts show;
+    returns it.
+    """
+
     def vector(text):
         return unit_vectors(6, seed=sum(map(ord, text)))
 
@@ -108,13 +135,17 @@ def fake_embed(monkeypatch):
 
 def test_generations_are_scored_with_their_own_questions_answers(fake_embed):
     p_known = np.array([0.9, 0.2, 0.5])
-    scores = dreamcatcher.score_generations(None, QUESTIONS, [{"normal": texts, "greedy": "x"} for texts in NORMAL], p_known)
+    scores = dreamcatcher.score_generations(
+        None, QUESTIONS, [{"normal": texts, "greedy": "x"} for texts in NORMAL], p_known
+    )
     assert list(scores) == ["s_s2g", "s_p", "s_o2a", "s_s2a"]
     assert scores["s_p"].tolist() == pytest.approx(p_known)
     for q, question in enumerate(QUESTIONS):
         vectors, answers = [fake_embed(t) for t in NORMAL[q]], [fake_embed(a) for a in question["answers"]]
         for i in range(3):
-            assert scores["s_s2a"][q, i].item() == pytest.approx(max(cosine_by_hand(vectors[i], a) for a in answers), abs=1e-5)
+            assert scores["s_s2a"][q, i].item() == pytest.approx(
+                max(cosine_by_hand(vectors[i], a) for a in answers), abs=1e-5
+            )
             others = [cosine_by_hand(vectors[i], vectors[j]) for j in range(3) if j != i]
             assert scores["s_s2g"][q, i].item() == pytest.approx(sum(others) / 2, abs=1e-5)
     assert scores["s_o2a"][1].tolist() == pytest.approx([1, 1, 1 / 3])
@@ -132,7 +163,9 @@ def test_z_scores_have_mean_0_and_deviation_1_and_ranks_count_what_is_below():
     values = score.flatten().tolist()
     mean = sum(values) / 6
     deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / 6)
-    assert dreamcatcher.normalise(score, "z-score").flatten().tolist() == pytest.approx([(v - mean) / deviation for v in values])
+    assert dreamcatcher.normalise(score, "z-score").flatten().tolist() == pytest.approx(
+        [(v - mean) / deviation for v in values]
+    )
     below = [(sum(u < v for u in values) + (sum(u == v for u in values) - 1) / 2) / 5 for v in values]
     assert dreamcatcher.normalise(score, "rank").flatten().tolist() == pytest.approx(below)
     for way in ("min-max", "z-score", "rank"):
@@ -144,11 +177,14 @@ def test_generations_are_scored_by_a_real_embedder_too(llama):
     questions = [{"answers": ["paris"]}, {"answers": ["rome", "berlin"]}]
     generations = [{"normal": ["paris", "paris"]}, {"normal": ["berlin", "lima"]}]
     scores = dreamcatcher.score_generations(embedder, questions, generations, [0.5, 0.5])
-    assert scores["s_s2a"][0].tolist() == pytest.approx([1, 1], abs=1e-5) and scores["s_s2a"][1, 0].item() == pytest.approx(1, abs=1e-5)
+    assert scores["s_s2a"][0].tolist() == pytest.approx([1, 1], abs=1e-5) and scores["s_s2a"][
+        1, 0
+    ].item() == pytest.approx(1, abs=1e-5)
     assert scores["s_s2g"][0].tolist() == pytest.approx([1, 1], abs=1e-5) and scores["s_s2g"][1, 0] < 0.999
 
 
-# ---------------------------------------------------------------------------------------------------- labels
+# ------------------------------------------------------------------------------------------- labels
+
 
 def within_class_squares(values, cut):
     parts = [v for v in values if v <= cut], [v for v in values if v > cut]
@@ -196,16 +232,22 @@ def test_the_releases_rule_looks_at_the_best_and_the_worst_generation():
     correct, states = dreamcatcher.label(table, None, config)
     assert states == ["known", "unknown", "mixed", None, None]
     assert correct.tolist() == [[True, True], [False, False], [False, True], [False, True], [False, True]]  # above 4.5
-    _, states = dreamcatcher.label(table, None, AnnotateConfig(rule="percentile", upper=50.0, lower=40.0))  # 4.5 and 3.6
+    _, states = dreamcatcher.label(
+        table, None, AnnotateConfig(rule="percentile", upper=50.0, lower=40.0)
+    )  # 4.5 and 3.6
     assert states == ["known", "unknown", "mixed", "known", "mixed"]
 
 
 def test_the_gold_rule_goes_by_the_share_of_hits():
     hits = np.array([[i < n for i in range(5)] for n in range(6)])
-    correct, states = dreamcatcher.label(np.zeros((6, 5)), hits, AnnotateConfig(rule="gold", known_share=0.6, unknown_share=0.2))
+    correct, states = dreamcatcher.label(
+        np.zeros((6, 5)), hits, AnnotateConfig(rule="gold", known_share=0.6, unknown_share=0.2)
+    )
     assert np.array_equal(correct, hits)
     assert states == ["unknown", "unknown", "mixed", "known", "known", "known"]
-    _, states = dreamcatcher.label(np.zeros((6, 5)), hits, AnnotateConfig(rule="gold", known_share=1.0, unknown_share=0.0))
+    _, states = dreamcatcher.label(
+        np.zeros((6, 5)), hits, AnnotateConfig(rule="gold", known_share=1.0, unknown_share=0.0)
+    )
     assert states == ["unknown", "mixed", "mixed", "mixed", "mixed", "known"]
 
 
@@ -214,10 +256,18 @@ def test_s_p_evens_out_the_share_of_hits_by_its_weight():
     config = AnnotateConfig(rule="gold", known_share=0.5, unknown_share=0.35, s_p_weight=0.25)
     s_p = [0.9, 0.9, 0.9, 0.1, 0.0]  # weighted: 0.225, 0.375, 0.525, 0.775, 0.75
     correct, states = dreamcatcher.label(np.zeros((5, 5)), hits, config, s_p)
-    assert states == ["unknown", "mixed", "known", "known", "known"] and np.array_equal(correct, hits), "what is correct stays a hit"
+    assert states == ["unknown", "mixed", "known", "known", "known"] and np.array_equal(correct, hits), (
+        "what is correct stays a hit"
+    )
     _, states = dreamcatcher.label(np.zeros((5, 5)), hits, replace(config, s_p_weight=1.0), s_p)
     assert states == ["known", "known", "known", "unknown", "unknown"]
-    assert dreamcatcher.label(np.zeros((5, 5)), hits, replace(config, s_p_weight=0.0))[1] == ["unknown", "unknown", "mixed", "known", "known"]
+    assert dreamcatcher.label(np.zeros((5, 5)), hits, replace(config, s_p_weight=0.0))[1] == [
+        "unknown",
+        "unknown",
+        "mixed",
+        "known",
+        "known",
+    ]
 
 
 def test_one_generation_a_question_is_never_mixed():
@@ -245,10 +295,14 @@ def test_agreement_is_table_1s_with_cohens_kappa():
     assert found == pytest.approx({"accuracy": 0.7, "precision": 20 / 25, "recall": 20 / 30, "kappa": 0.4})
 
 
-@pytest.mark.parametrize("correct, hits, expected", [
-    ([True, False], [False, True], {"accuracy": 0, "precision": 0, "recall": 0, "kappa": -1}),
-    ([True, False, True], [True, False, True], {"accuracy": 1, "precision": 1, "recall": 1, "kappa": 1}),
-    ([True, True], [True, True], {"accuracy": 1, "precision": 1, "recall": 1, "kappa": 1}),
-    ([False, False], [True, True], {"accuracy": 0, "precision": 0, "recall": 0, "kappa": 0})])
+@pytest.mark.parametrize(
+    "correct, hits, expected",
+    [
+        ([True, False], [False, True], {"accuracy": 0, "precision": 0, "recall": 0, "kappa": -1}),
+        ([True, False, True], [True, False, True], {"accuracy": 1, "precision": 1, "recall": 1, "kappa": 1}),
+        ([True, True], [True, True], {"accuracy": 1, "precision": 1, "recall": 1, "kappa": 1}),
+        ([False, False], [True, True], {"accuracy": 0, "precision": 0, "recall": 0, "kappa": 0}),
+    ],
+)
 def test_agreement_at_the_extremes(correct, hits, expected):
     assert dreamcatcher.agreement(np.array(correct), np.array(hits)) == pytest.approx(expected)

@@ -1,4 +1,5 @@
 """Sentence embeddings against one forward pass a text, unpadded, and pooling in a plain loop."""
+
 import copy
 import json
 import math
@@ -13,13 +14,34 @@ from lm import model as language_model
 from lm.errors import UserError
 
 WORDS = "<pad> <cls> <sep> <unk> paris is the capital of france rome italy i do not know ? .".split()
-TEXTS = ["paris is the capital of france .", "rome", "i do not know .", "is paris the capital of italy ?", "france paris", "the"]
-TINY = dict(vocab_size=len(WORDS), hidden_size=24, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-            pad_token_id=0, initializer_range=0.3)
+TEXTS = [
+    "paris is the capital of france .",
+    "rome",
+    "i do not know .",
+    "is paris the capital of italy ?",
+    "france paris",
+    "the",
+]
+TINY = dict(
+    vocab_size=len(WORDS),
+    hidden_size=24,
+    intermediate_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    pad_token_id=0,
+    initializer_range=0.3,
+)
 ENCODERS = {  # the last three count positions from the id after their padding's, which is 1
     "bert": lambda: transformers.BertConfig(**TINY, max_position_embeddings=24),
     "distilbert": lambda: transformers.DistilBertConfig(
-        vocab_size=len(WORDS), dim=24, hidden_dim=32, n_layers=2, n_heads=2, max_position_embeddings=24, initializer_range=0.3),
+        vocab_size=len(WORDS),
+        dim=24,
+        hidden_dim=32,
+        n_layers=2,
+        n_heads=2,
+        max_position_embeddings=24,
+        initializer_range=0.3,
+    ),
     "roberta": lambda: transformers.RobertaConfig(**{**TINY, "pad_token_id": 1}, max_position_embeddings=26),
     "xlm_roberta": lambda: transformers.XLMRobertaConfig(**{**TINY, "pad_token_id": 1}, max_position_embeddings=26),
     "mpnet": lambda: transformers.MPNetConfig(**{**TINY, "pad_token_id": 1}, max_position_embeddings=26),
@@ -31,8 +53,11 @@ def sentence_tokenizer(pad_id):
     core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     core.post_processor = processors.TemplateProcessing(
-        single="<cls> $A <sep>", special_tokens=[(word, words.index(word)) for word in ("<cls>", "<sep>")])
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", unk_token="<unk>", cls_token="<cls>", sep_token="<sep>")
+        single="<cls> $A <sep>", special_tokens=[(word, words.index(word)) for word in ("<cls>", "<sep>")]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="<pad>", unk_token="<unk>", cls_token="<cls>", sep_token="<sep>"
+    )
 
 
 def random_encoder(name, pooling="mean"):
@@ -56,7 +81,7 @@ def trunk(gpt2):
 
 def by_hand(embedder, text):
     """Unit vector of one text: Hugging Face's own call on it alone, then sums in a loop."""
-    ids = embedder.tokenizer(text).input_ids[:embedder.max_length]
+    ids = embedder.tokenizer(text).input_ids[: embedder.max_length]
     with torch.no_grad():
         states = embedder.model(input_ids=torch.tensor([ids])).last_hidden_state[0].tolist()
     vector = states[0] if embedder.pooling == "cls" else [sum(column) / len(states) for column in zip(*states)]
@@ -106,7 +131,9 @@ def test_vectors_come_in_the_order_of_the_texts(bert):
 
 def test_equal_texts_are_computed_once_and_all_are_counted(bert):
     texts, computed, done = [TEXTS[1], TEXTS[0], TEXTS[1], TEXTS[2], TEXTS[0], TEXTS[1]], [], []
-    hook = bert.model.register_forward_pre_hook(lambda m, args, kwargs: computed.append(len(kwargs["input_ids"])), with_kwargs=True)
+    hook = bert.model.register_forward_pre_hook(
+        lambda m, args, kwargs: computed.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
     try:
         vectors = embed.embed(bert, texts, rows=2, progress=done.append)
     finally:
@@ -157,10 +184,13 @@ def test_cosine_against_sums_for_any_leading_shape():
     assert got.shape == (3, 4)
     for i in range(3):
         for j in range(4):
-            assert got[i, j].item() == pytest.approx(sum(x * y for x, y in zip(a[i, 0].tolist(), b[j].tolist())), abs=1e-6)
+            assert got[i, j].item() == pytest.approx(
+                sum(x * y for x, y in zip(a[i, 0].tolist(), b[j].tolist())), abs=1e-6
+            )
 
 
-# ---------------------------------------------------------------------------------------------------- folders
+# ------------------------------------------------------------------------------------------ folders
+
 
 def old_style(**modes):
     names = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
@@ -172,9 +202,15 @@ def write_pooling(folder, config):
     (folder / "1_Pooling" / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
 
 
-@pytest.mark.parametrize("config, pooling", [
-    (old_style(cls_token=True), "cls"), (old_style(mean_tokens=True), "mean"),
-    ({"word_embedding_dimension": 24, "pooling_mode": "cls"}, "cls"), ({"word_embedding_dimension": 24, "pooling_mode": "mean"}, "mean")])
+@pytest.mark.parametrize(
+    "config, pooling",
+    [
+        (old_style(cls_token=True), "cls"),
+        (old_style(mean_tokens=True), "mean"),
+        ({"word_embedding_dimension": 24, "pooling_mode": "cls"}, "cls"),
+        ({"word_embedding_dimension": 24, "pooling_mode": "mean"}, "mean"),
+    ],
+)
 def test_pooling_is_read_from_the_models_folder(tmp_path, config, pooling):
     write_pooling(tmp_path, config)
     assert embed.read_pooling(str(tmp_path)) == pooling
@@ -184,10 +220,18 @@ def test_without_a_pooling_file_the_mean_is_taken(tmp_path):
     assert embed.read_pooling(str(tmp_path)) == "mean"
 
 
-@pytest.mark.parametrize("config", [
-    old_style(max_tokens=True), old_style(), old_style(mean_sqrt_len_tokens=True), {"pooling_mode": "lasttoken"},
-    old_style(cls_token=True, mean_tokens=True),  # the two side by side: a vector twice as wide
-    "{not json", "[]"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        old_style(max_tokens=True),
+        old_style(),
+        old_style(mean_sqrt_len_tokens=True),
+        {"pooling_mode": "lasttoken"},
+        old_style(cls_token=True, mean_tokens=True),  # the two side by side: a vector twice as wide
+        "{not json",
+        "[]",
+    ],
+)
 def test_other_poolings_are_refused_in_one_line(tmp_path, config):
     write_pooling(tmp_path, config)
     with pytest.raises(UserError) as error:

@@ -1,4 +1,7 @@
-"""The endpoint against a server of the test's own: retries, limits, what is said of trouble, and that the key is never shown."""
+"""The endpoint against a server of the test's own: retries, limits, what is said of trouble, and
+that the key is never shown.
+"""
+
 import contextlib
 import http.server
 import json
@@ -20,7 +23,9 @@ def reply(text):
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Answers from the server's list of (status, body[, headers]) in order, the last one again and again; keeps what was asked."""
+    """Answers from the server's list of (status, body[, headers]) in order, the last one again and
+    again; keeps what was asked.
+    """
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -86,8 +91,21 @@ def test_without_a_key_no_header_is_sent():
     assert "Authorization" not in seen[0][1] and seen[0][0] == "/v1/chat/completions"
 
 
-@pytest.mark.parametrize("trouble", [(429, "{}"), (500, "oops"), (502, "<html>bad gateway</html>"), (503, ""), (200, "<html>hello</html>"), (200, '{"choices": [{"mess'),
-                                     (200, "{}"), (200, '{"choices": []}'), (200, '{"choices": [{"message": {"content": 3}}]}'), (200, b"\xff\xfe")])
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        (429, "{}"),
+        (500, "oops"),
+        (502, "<html>bad gateway</html>"),
+        (503, ""),
+        (200, "<html>hello</html>"),
+        (200, '{"choices": [{"mess'),
+        (200, "{}"),
+        (200, '{"choices": []}'),
+        (200, '{"choices": [{"message": {"content": 3}}]}'),
+        (200, b"\xff\xfe"),
+    ],
+)
 def test_trouble_that_passes_is_tried_again_with_growing_pauses(trouble):
     pauses = []
     with serving(trouble, trouble, reply("fine")) as (url, seen):
@@ -103,11 +121,24 @@ def test_the_pause_that_a_server_asks_for_is_kept_within_bounds():
         assert pauses == [pause]
 
 
-@pytest.mark.parametrize("trouble, words", [
-    ((401, json.dumps({"error": {"message": f"Incorrect API key provided: {KEY}\nsecond line"}})), ["401", "QA_API_KEY", "[key]"]), ((403, "no"), ["403", "QA_API_KEY"]),
-    ((404, "<html>not here</html>"), ["404", "/v1"]), ((400, '{"error": "bad model"}'), ["400", "bad model"]), ((429, '{"error": {"message": "slow down"}}'), ["429", "slow down", "3 tries"]),
-    ((500, ""), ["500", "goes on from here"]), ((200, "<html>"), ["HTML"]), ((200, '{"choices": [{"me'), ["half"]), ((200, '{"error": {"message": "no credit"}}'), ["no credit"]),
-    ((302, "", {"Location": "http://127.0.0.1:1/x"}), ["redirects to http://127.0.0.1:1/x"])])
+@pytest.mark.parametrize(
+    "trouble, words",
+    [
+        (
+            (401, json.dumps({"error": {"message": f"Incorrect API key provided: {KEY}\nsecond line"}})),
+            ["401", "QA_API_KEY", "[key]"],
+        ),
+        ((403, "no"), ["403", "QA_API_KEY"]),
+        ((404, "<html>not here</html>"), ["404", "/v1"]),
+        ((400, '{"error": "bad model"}'), ["400", "bad model"]),
+        ((429, '{"error": {"message": "slow down"}}'), ["429", "slow down", "3 tries"]),
+        ((500, ""), ["500", "goes on from here"]),
+        ((200, "<html>"), ["HTML"]),
+        ((200, '{"choices": [{"me'), ["half"]),
+        ((200, '{"error": {"message": "no credit"}}'), ["no credit"]),
+        ((302, "", {"Location": "http://127.0.0.1:1/x"}), ["redirects to http://127.0.0.1:1/x"]),
+    ],
+)
 def test_trouble_that_stays_is_one_line_without_the_key(trouble, words):
     with serving(trouble) as (url, _):
         message = complaint(ask, client(url))
@@ -189,17 +220,33 @@ def test_requests_keep_apart_in_time():
         remote = client(url, pauses, rate=60.0)
         for _ in range(3):
             ask(remote)
-    assert len(pauses) == 2 and 0.8 < pauses[0] <= 1.0 and 1.6 < pauses[1] <= 2.0      # `sleep` does not sleep here
+    assert len(pauses) == 2 and 0.8 < pauses[0] <= 1.0 and 1.6 < pauses[1] <= 2.0  # `sleep` does not sleep here
 
 
 def test_a_reply_with_half_a_character_or_without_text_can_be_written():
-    with serving((200, '{"choices": [{"message": {"content": "\\ud800x"}}]}'), (200, '{"choices": [{"message": {"content": null}}]}')) as (url, _):
+    with serving(
+        (200, '{"choices": [{"message": {"content": "\\ud800x"}}]}'),
+        (200, '{"choices": [{"message": {"content": null}}]}'),
+    ) as (url, _):
         remote = client(url)
         assert ask(remote)["reply"].encode() == b"?x" and ask(remote) == {"reply": ""}
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x/v1", "http://", "http://a b/v1", f"http://user:{KEY}@host/v1", f"https://host/v1?key={KEY}", "http://[::1/v1",
-                                 "http://host:99999/v1", "http://host/v1#x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:8000",
+        "ftp://x/v1",
+        "http://",
+        "http://a b/v1",
+        f"http://user:{KEY}@host/v1",
+        f"https://host/v1?key={KEY}",
+        "http://[::1/v1",
+        "http://host:99999/v1",
+        "http://host/v1#x",
+    ],
+)
 def test_a_url_of_wrong_form_is_refused(url):
     assert "--qa.endpoint" in complaint(client, url)
 

@@ -1,4 +1,6 @@
-"""The fact tables: every row well formed and answerable only by knowing it, and subjects that never cross splits."""
+"""The fact tables: every row well formed and answerable only by knowing it, and subjects that never
+cross splits.
+"""
 
 import random
 from collections import Counter, defaultdict
@@ -11,8 +13,12 @@ from reading.answers import mentions, normalise
 SIZES = {"en": (1200, 18), "zh": (420, 12)}
 LARGEST_SHARE_OF_ONE_ANSWER = 0.35
 FACT_HEADER = "relation,subject,object,aliases\n"
-WORDINGS = ("lang,relation,wording\n" "en,capital,What is the capital of {subject}?\n"
-            "en,capital,Name the capital of {subject}.\n" "en,capital,Which city is the capital of {subject}?\n")
+WORDINGS = (
+    "lang,relation,wording\n"
+    "en,capital,What is the capital of {subject}?\n"
+    "en,capital,Name the capital of {subject}.\n"
+    "en,capital,Which city is the capital of {subject}?\n"
+)
 
 languages = pytest.mark.parametrize("lang", facts.LANGUAGES)
 
@@ -23,6 +29,7 @@ def tables(tmp_path):
         (tmp_path / "facts_en.csv").write_text(header + rows, encoding="utf-8")
         (tmp_path / "wordings.csv").write_text(wordings, encoding="utf-8")
         return tmp_path
+
     return write
 
 
@@ -79,7 +86,8 @@ def test_wordings_cover_exactly_the_relations_and_read_as_sentences(lang):
 def test_each_fact_becomes_one_question_with_its_own_id(lang):
     table, records = facts.load_facts(lang), facts.questions(lang, 0)
     assert [(r["category"], r["subject"], r["answers"]) for r in records] == [
-        (fact.relation, fact.subject, [fact.object, *fact.aliases]) for fact in table]
+        (fact.relation, fact.subject, [fact.object, *fact.aliases]) for fact in table
+    ]
     assert len({record["id"] for record in records}) == len(records)
     assert all(record["id"].isascii() and record["id"].startswith(f"{lang}-") for record in records)
     assert all(record["subject"] in record["question"] and "{" not in record["question"] for record in records)
@@ -131,8 +139,11 @@ def test_split_depends_on_the_seed_and_not_on_the_order():
 
 
 def test_split_groups_without_regard_to_case_and_takes_records_without_subject():
-    records = [{"id": f"{subject}-{n}", "subject": name} for n in range(20)
-               for subject, name in ((n, f"Name {n}"), (n + 100, f"NAME {n}"))]
+    records = [
+        {"id": f"{subject}-{n}", "subject": name}
+        for n in range(20)
+        for subject, name in ((n, f"Name {n}"), (n + 100, f"NAME {n}"))
+    ]
     parts = facts.split_by_subject(records + [{"id": str(n)} for n in range(60)], 3)
     assert {split: len(part) for split, part in parts.items()} == {"train": 60, "valid": 15, "test": 25}
     for part in parts.values():
@@ -148,15 +159,18 @@ def test_split_refuses_bad_shares_and_nameless_records():
     assert facts.split_by_subject([{"id": "x"}], 0, {"train": 0.0, "test": 1.0}) == {"train": [], "test": [{"id": "x"}]}
 
 
-@pytest.mark.parametrize("rows, line, reason", [
-    ("capital,France,Paris\n", 2, "4 cells"),
-    ("capital,France,Paris,\ncapital,Spain,,\n", 3, "empty"),
-    ("capital,France,Paris,City of Light||\n", 2, "empty"),
-    ("capital,France, Paris,\n", 2, "unstripped"),
-    ("capital,France,Paris,Paris\n", 2, "given twice"),
-    ("capital,France,Paris,\ncapital,FRANCE,Paris,\n", 3, "already stands at"),
-    ('capital,France,"Paris,\n', 3, "unexpected end"),
-])
+@pytest.mark.parametrize(
+    "rows, line, reason",
+    [
+        ("capital,France,Paris\n", 2, "4 cells"),
+        ("capital,France,Paris,\ncapital,Spain,,\n", 3, "empty"),
+        ("capital,France,Paris,City of Light||\n", 2, "empty"),
+        ("capital,France, Paris,\n", 2, "unstripped"),
+        ("capital,France,Paris,Paris\n", 2, "given twice"),
+        ("capital,France,Paris,\ncapital,FRANCE,Paris,\n", 3, "already stands at"),
+        ('capital,France,"Paris,\n', 3, "unexpected end"),
+    ],
+)
 def test_a_bad_row_is_named_by_file_and_line(tables, rows, line, reason):
     with pytest.raises(ValueError, match=rf"facts_en\.csv:{line}: .*{reason}"):
         facts.load_facts("en", tables(rows))
@@ -173,14 +187,17 @@ def test_other_bad_tables_are_refused(tables):
         facts.questions("en", 0, tables("capital,a b,x,\ncapital,a-b,y,\n"))
 
 
-@pytest.mark.parametrize("extra, line, reason", [
-    ("en,capital,Tell me the capital.\n", 5, "exactly once"),
-    ("en,capital,Is {subject} {subject}?\n", 5, "exactly once"),
-    ("en,capital,Is {subject} {object}?\n", 5, "exactly once"),
-    ("fr,capital,Capitale de {subject} ?\n", 5, "known language"),
-    ("en,capital,Name the capital of {subject}.\n", 5, "repeated"),
-    ("en,river,Which river is in {subject}?\n", 5, "needs 3 wordings, has 1"),
-])
+@pytest.mark.parametrize(
+    "extra, line, reason",
+    [
+        ("en,capital,Tell me the capital.\n", 5, "exactly once"),
+        ("en,capital,Is {subject} {subject}?\n", 5, "exactly once"),
+        ("en,capital,Is {subject} {object}?\n", 5, "exactly once"),
+        ("fr,capital,Capitale de {subject} ?\n", 5, "known language"),
+        ("en,capital,Name the capital of {subject}.\n", 5, "repeated"),
+        ("en,river,Which river is in {subject}?\n", 5, "needs 3 wordings, has 1"),
+    ],
+)
 def test_a_bad_wording_is_named_by_file_and_line(tables, extra, line, reason):
     with pytest.raises(ValueError, match=rf"wordings\.csv:{line}: .*{reason}"):
         facts.load_wordings("en", tables("", WORDINGS + extra))

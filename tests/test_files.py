@@ -1,4 +1,7 @@
-"""Files: what a user's mistake in one is answered with, and that nothing is ever left half written."""
+"""Files: what a user's mistake in one is answered with, and that nothing is ever left half
+written.
+"""
+
 import json
 import os
 import subprocess
@@ -17,12 +20,18 @@ GOOD = {"question": "Who?", "answers": ["me"]}
 def written(tmp_path, *lines, encoding="utf-8"):
     """A file of these lines (texts or records); returns its path as text."""
     path = tmp_path / "questions.jsonl"
-    path.write_bytes("".join((line if isinstance(line, str) else json.dumps(line, ensure_ascii=False)) + "\n" for line in lines).encode(encoding))
+    path.write_bytes(
+        "".join(
+            (line if isinstance(line, str) else json.dumps(line, ensure_ascii=False)) + "\n" for line in lines
+        ).encode(encoding)
+    )
     return str(path)
 
 
 def complaint(function, path):
-    """The message of the UserError that `function(path)` raises: one line that begins with the file."""
+    """The message of the UserError that `function(path)` raises: one line that begins with the
+    file.
+    """
     with pytest.raises(UserError) as caught:
         result = function(path)
         list(result) if function is read_lines else result
@@ -31,7 +40,8 @@ def complaint(function, path):
     return message
 
 
-# ---------------------------------------------------------------------------------------------------- JSON and JSON lines
+# ------------------------------------------------------------------------------ JSON and JSON lines
+
 
 @pytest.mark.parametrize("function", [read_json, read_lines, read_jsonl, read_questions])
 def test_a_missing_file_and_a_folder_are_named(function, tmp_path):
@@ -76,16 +86,21 @@ def test_a_line_that_is_not_utf8_is_named_by_its_number(before, tmp_path):
     assert f", line {before + 1}: not UTF-8" in complaint(read_lines, path)
 
 
-# ---------------------------------------------------------------------------------------------------- writing
+# ------------------------------------------------------------------------------------------ writing
 
-RECORDS = [{"id": "一", "question": "法国的首都是哪里？", "answers": ["巴黎", "Paris\nor so"]}, {"id": "2", "x": [1.5, None, True], "nested": {"é": "\u2028"}}]
+RECORDS = [
+    {"id": "一", "question": "法国的首都是哪里？", "answers": ["巴黎", "Paris\nor so"]},
+    {"id": "2", "x": [1.5, None, True], "nested": {"é": "\u2028"}},
+]
 
 
 def test_jsonl_comes_back_as_it_was_written(tmp_path):
     path = str(tmp_path / "new" / "records.jsonl")
     write_jsonl(path, RECORDS)
     assert read_jsonl(path) == RECORDS
-    assert "法国的首都是哪里？" in (tmp_path / "new" / "records.jsonl").read_text(encoding="utf-8"), "Chinese is readable on the disk"
+    assert "法国的首都是哪里？" in (tmp_path / "new" / "records.jsonl").read_text(encoding="utf-8"), (
+        "Chinese is readable on the disk"
+    )
     assert os.listdir(tmp_path / "new") == ["records.jsonl"]
 
 
@@ -150,24 +165,48 @@ def test_a_pipe_is_refused_as_files_are_read_more_than_once(tmp_path):
 
 def test_a_subject_or_category_of_zero_is_one(tmp_path):
     path = tmp_path / "q.jsonl"
-    path.write_text('{"question": "a", "answers": ["b"], "subject": 0, "category": 0}\n{"question": "c", "answers": ["d"], "subject": "", "category": null}\n')
+    path.write_text(
+        '{"question": "a", "answers": ["b"], "subject": 0, "category": 0}\n{"question": "c", "answers": ["d"],'
+        ' "subject": "", "category": null}\n'
+    )
     assert [(q["subject"], q["category"]) for q in read_questions(str(path))] == [("0", "0"), ("line-2", "all")]
 
 
-# ---------------------------------------------------------------------------------------------------- questions
+# ---------------------------------------------------------------------------------------- questions
+
 
 def test_questions_get_the_fields_that_they_lack(tmp_path):
-    full = {"id": 7, "question": "谁？", "answers": ["我"], "lang": "zh", "category": "people", "subject": "s", "extra": [1], "true_state": "known"}
+    full = {
+        "id": 7,
+        "question": "谁？",
+        "answers": ["我"],
+        "lang": "zh",
+        "category": "people",
+        "subject": "s",
+        "extra": [1],
+        "true_state": "known",
+    }
     first, second = read_questions(written(tmp_path, "", GOOD, full))
     assert first == {**GOOD, "id": "line-2", "lang": "en", "category": "all", "subject": "line-2"}
     assert second == {**full, "id": "7"}
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"question": None}, '"question"'), ({"question": "  "}, '"question"'), ({"question": 3}, '"question"'),
-    ({"answers": []}, '"answers"'), ({"answers": [""]}, '"answers"'), ({"answers": ["me", " "]}, '"answers"'), ({"answers": "me"}, '"answers"'),
-    ({"answers": [3]}, '"answers"'), ({"lang": "de"}, '"lang" must be "en" or "zh", not \'de\''), ({"lang": None}, '"lang"'),
-    ({"true_state": "mixed"}, '"true_state"')])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"question": None}, '"question"'),
+        ({"question": "  "}, '"question"'),
+        ({"question": 3}, '"question"'),
+        ({"answers": []}, '"answers"'),
+        ({"answers": [""]}, '"answers"'),
+        ({"answers": ["me", " "]}, '"answers"'),
+        ({"answers": "me"}, '"answers"'),
+        ({"answers": [3]}, '"answers"'),
+        ({"lang": "de"}, '"lang" must be "en" or "zh", not \'de\''),
+        ({"lang": None}, '"lang"'),
+        ({"true_state": "mixed"}, '"true_state"'),
+    ],
+)
 def test_a_wrong_field_is_named_with_its_line(change, words, tmp_path):
     message = complaint(read_questions, written(tmp_path, GOOD, {**GOOD, **change}))
     assert ", line 2: " in message and words in message
@@ -204,22 +243,45 @@ def test_half_a_surrogate_pair_is_named_by_its_line(tmp_path):
     assert "line 2" in complaint(read_questions, str(path))
 
 
-# ---------------------------------------------------------------------------------------------------- commands
+# ----------------------------------------------------------------------------------------- commands
+
 
 def failing(error):
     def work():
         raise error
+
     return work
 
 
-@pytest.mark.parametrize("error, status, line", [
-    (UserError("two\nlines"), 2, "error: two lines"), (FloatingPointError("not finite"), 2, "error: not finite"),
-    (FileNotFoundError(2, "No such file", "here.txt"), 2, "error: here.txt: No such file"), (OSError(5, "Input/output error"), 2, "error: there: Input/output error"),
-    (OSError(28, "No space left on device", "f"), 2, "error: f: No space left on device; make room, and the same command goes on"),
-    (SafetensorError("header too small"), 2, "error: there: header too small"),
-    (MemoryError(), 2, "error: out of memory (MemoryError); settings called rows or micro_rows say how much is held at a time"),
-    (RuntimeError("CUDA out of memory. Tried"), 2, "error: out of memory (CUDA out of memory. Tried); settings called rows or micro_rows say how much is held at a time"),
-    (KeyboardInterrupt(), 130, "interrupted; the same command goes on from here")])
+@pytest.mark.parametrize(
+    "error, status, line",
+    [
+        (UserError("two\nlines"), 2, "error: two lines"),
+        (FloatingPointError("not finite"), 2, "error: not finite"),
+        (FileNotFoundError(2, "No such file", "here.txt"), 2, "error: here.txt: No such file"),
+        (OSError(5, "Input/output error"), 2, "error: there: Input/output error"),
+        (
+            OSError(28, "No space left on device", "f"),
+            2,
+            "error: f: No space left on device; make room, and the same command goes on",
+        ),
+        (SafetensorError("header too small"), 2, "error: there: header too small"),
+        (
+            MemoryError(),
+            2,
+            "error: out of memory (MemoryError); settings called rows or micro_rows say how much is held at a time",
+        ),
+        (
+            RuntimeError("CUDA out of memory. Tried"),
+            2,
+            (
+                "error: out of memory (CUDA out of memory. Tried); settings called rows or micro_rows say how much is"
+                " held at a time"
+            ),
+        ),
+        (KeyboardInterrupt(), 130, "interrupted; the same command goes on from here"),
+    ],
+)
 def test_what_stops_a_command_is_one_line_and_a_status(error, status, line, capsys):
     assert exit_status(failing(error), lambda: "there") == status
     assert capsys.readouterr().err == f"{line}\n"
@@ -232,12 +294,25 @@ def test_a_defect_of_the_program_is_not_hidden():
 
 
 def test_a_reader_that_leaves_and_a_terminal_without_all_characters_are_no_errors():
-    program = "import sys; from lm.errors import exit_status; sys.exit(exit_status(lambda: [print('%s', flush=True) for _ in range(100_000)]))"
+    program = (
+        "import sys; from lm.errors import exit_status; sys.exit(exit_status(lambda: [print('%s', flush=True) for _ in"
+        " range(100_000)]))"
+    )
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    with subprocess.Popen([sys.executable, "-c", program % "x"], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program % "x"], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b"" and process.wait() == 141
-    done = subprocess.run([sys.executable, "-c", "import sys; from lm.errors import exit_status; sys.exit(exit_status(lambda: print('caf\u00e9 \u5317')))"], cwd=root,
-                          capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from lm.errors import exit_status; sys.exit(exit_status(lambda: print('caf\u00e9 \u5317')))",
+        ],
+        cwd=root,
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"caf? ?\n", b"")

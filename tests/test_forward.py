@@ -1,4 +1,7 @@
-"""forward.py against each sequence alone, unpadded, and against Hugging Face's own logits and gradients."""
+"""forward.py against each sequence alone, unpadded, and against Hugging Face's own logits and
+gradients.
+"""
+
 import copy
 import math
 from dataclasses import replace
@@ -21,21 +24,26 @@ def response_reference(model, prompt, response, temperature=1.0):
 
 @pytest.fixture(scope="module")
 def responses():
-    """Responses of mixed lengths to `prompts`; ids 0, 1 and 2 (pads, bos, eos) among them and at the ends."""
+    """Responses of mixed lengths to `prompts`; ids 0, 1 and 2 (pads, bos, eos) among them and at
+    the ends.
+    """
     generator = torch.Generator().manual_seed(6)
     rows = [torch.randint(3, 50, (n,), generator=generator).tolist() for n in (3, 1, 6, 4, 2, 5, 9)]
     rows[0][-1], rows[2][2], rows[3][0], rows[6][-1], rows[6][-2] = 2, 2, 0, 0, 0
     return rows
 
 
-# ---------------------------------------------------------------------------------------------------- batches and log-probabilities
+# -------------------------------------------------------------------- batches and log-probabilities
+
 
 def test_collate_masks_by_length_even_where_tokens_look_like_padding(gpt2):
     end = gpt2.tokenizer.pad_token_id
     assert end == gpt2.end_id
     batch = forward.collate(gpt2, [[5, end, 6], [0], [7, 8]], [[9, end], [end], [1, 0, 2, end]])
     rows = [[5, end, 6, 9, end], [0, end], [7, 8, 1, 0, 2, end]]
-    assert batch.attention_mask.tolist() == [[1] * len(row) + [0] * (6 - len(row)) for row in rows] and batch.shared == []
+    assert (
+        batch.attention_mask.tolist() == [[1] * len(row) + [0] * (6 - len(row)) for row in rows] and batch.shared == []
+    )
     assert [ids[keep.bool()].tolist() for ids, keep in zip(batch.input_ids, batch.attention_mask)] == rows
     assert batch.response_mask.dtype == torch.bool
     assert batch.response_mask.tolist() == [[True, True, False, False], [True, False, False, False], [True] * 4]
@@ -82,8 +90,8 @@ def test_response_logits_are_the_naive_ones_and_nothing_else_is_computed(either,
     with torch.no_grad():
         for p, r in zip(prompts, responses):
             out = either.model(torch.tensor([p + r]), output_hidden_states=True)
-            expected_logits.append(out.logits[0, len(p) - 1:-1] / 0.5)
-            expected_hidden.append(out.hidden_states[-1][0, len(p) - 1:-1])
+            expected_logits.append(out.logits[0, len(p) - 1 : -1] / 0.5)
+            expected_hidden.append(out.hidden_states[-1][0, len(p) - 1 : -1])
     torch.testing.assert_close(logits, torch.cat(expected_logits), atol=2e-4, rtol=0)
     torch.testing.assert_close(hidden, torch.cat(expected_hidden), atol=1e-4, rtol=0)
 
@@ -142,43 +150,60 @@ def test_log_probs_and_entropy_against_sums():
     for row, token, got_log_p, got_entropy in zip(logits.tolist(), ids.tolist(), log_p, entropy):
         total = sum(math.exp(x) for x in row)
         assert got_log_p.item() == pytest.approx(row[token] - math.log(total), abs=1e-5)
-        assert got_entropy.item() == pytest.approx(-sum(math.exp(x) / total * math.log(math.exp(x) / total) for x in row), abs=1e-5)
+        assert got_entropy.item() == pytest.approx(
+            -sum(math.exp(x) / total * math.log(math.exp(x) / total) for x in row), abs=1e-5
+        )
 
 
-# (prompts, (stop, rows read) of what is shared): every way in which rows can have something in common
+# (prompts, (stop, rows read) of what is shared): every way in which rows can have something in
+# common
 SHARING = {
     "a beginning": ([BEGINNING + [3], BEGINNING + [4, 5, 6, 2], BEGINNING + [3, 0], BEGINNING + [5]], [(4, 1)]),
-    "a beginning that is a whole prompt": ([BEGINNING, BEGINNING + [4, 5, 6, 2], BEGINNING + [3, 0], BEGINNING + [5]], [(3, 1)]),
+    "a beginning that is a whole prompt": (
+        [BEGINNING, BEGINNING + [4, 5, 6, 2], BEGINNING + [3, 0], BEGINNING + [5]],
+        [(3, 1)],
+    ),
     "one prompt": ([BEGINNING] * 4, [(3, 1)]),
     "prompts, in any order": ([[5, 6, 2, 0, 7], [3, 4], [5, 6, 2, 0, 7], [3, 4]], [(4, 2)]),
     "prompts, one of a single token": ([[5, 6, 2], [3], [3], [5, 6, 2]], [(2, 2)]),
-    "a beginning and prompts": ([BEGINNING + [5, 6, 2], BEGINNING + [5, 6, 2], BEGINNING + [3], BEGINNING + [3]], [(4, 1), (6, 2)]),
+    "a beginning and prompts": (
+        [BEGINNING + [5, 6, 2], BEGINNING + [5, 6, 2], BEGINNING + [3], BEGINNING + [3]],
+        [(4, 1), (6, 2)],
+    ),
     "too few prompts twice": ([[5, 6, 2], [5, 6, 2], [3], [4, 4]], []),
-    "one row": ([BEGINNING], [])}
+    "one row": ([BEGINNING], []),
+}
 
 
 @pytest.mark.parametrize("case", SHARING)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_what_rows_share_is_read_once_and_changes_neither_states_nor_gradients(either, case, dtype):
     prompts, stages = SHARING[case]
-    responses = [[9, 2, 5], [7], [8, 8, 0, 3, 2], [2]][:len(prompts)]
+    responses = [[9, 2, 5], [7], [8, 8, 0, 3, 2], [2]][: len(prompts)]
     ours, naive = (copy.deepcopy(either.model).to(dtype) for _ in range(2))
     batch = forward.collate(either, prompts, responses)
     assert [(stop, len(rows)) for stop, rows, _ in batch.shared] == stages
     shapes = []
-    trunk = ours.base_model.register_forward_pre_hook(lambda m, args, kwargs: shapes.append(kwargs["inputs_embeds"].shape[:2]), with_kwargs=True)
+    trunk = ours.base_model.register_forward_pre_hook(
+        lambda m, args, kwargs: shapes.append(kwargs["inputs_embeds"].shape[:2]), with_kwargs=True
+    )
     logits, hidden = forward.response_logits(replace(either, model=ours), batch, 0.8)
     trunk.remove()
     begun = [0, *(stop for stop, _ in stages)]
-    assert shapes == [*((rows, stop - start) for start, (stop, rows) in zip(begun, stages)), (len(prompts), batch.input_ids.shape[1] - begun[-1])]
+    assert shapes == [
+        *((rows, stop - start) for start, (stop, rows) in zip(begun, stages)),
+        (len(prompts), batch.input_ids.shape[1] - begun[-1]),
+    ]
 
     states, log_p = [], []
     for p, r in zip(prompts, responses):  # each row alone and whole
         out = naive(torch.tensor([p + r]), output_hidden_states=True)
-        states.append(out.hidden_states[-1][0, len(p) - 1:-1])
-        log_p.append((out.logits[0, len(p) - 1:-1] / 0.8).log_softmax(-1))
+        states.append(out.hidden_states[-1][0, len(p) - 1 : -1])
+        log_p.append((out.logits[0, len(p) - 1 : -1] / 0.8).log_softmax(-1))
     states, log_p = torch.cat(states), torch.cat(log_p)
-    close = {"atol": 2e-5, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 2e-6, "rtol": 1e-5}  # logits come back in float32
+    close = (
+        {"atol": 2e-5, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 2e-6, "rtol": 1e-5}
+    )  # logits come back in float32
     torch.testing.assert_close(hidden, states.float(), **close)
     torch.testing.assert_close(forward.entropy(logits), -(log_p.exp() * log_p).sum(-1).float(), **close)
     tokens = batch.response[batch.response_mask]
@@ -188,13 +213,15 @@ def test_what_rows_share_is_read_once_and_changes_neither_states_nor_gradients(e
     ((weights * mine).sum() + (weights * hidden.sum(-1)).sum()).backward()
     ((weights * wanted).sum() + (weights * states.sum(-1)).sum()).backward()
     for (name, got), other in zip(ours.named_parameters(), naive.parameters()):
-        assert (got.grad - other.grad).abs().max() <= (1e-4 if dtype == torch.float32 else 1e-6) * other.grad.abs().max().clamp(min=1), name
+        assert (got.grad - other.grad).abs().max() <= (
+            1e-4 if dtype == torch.float32 else 1e-6
+        ) * other.grad.abs().max().clamp(min=1), name
 
 
 def test_shared_reading_is_right_for_every_architecture(architecture, llama):
     lm = language_model.LM(architecture[1], llama.tokenizer, torch.float32, frozenset())
     for prompts, _ in SHARING.values():
-        responses = [[9, 2, 5], [7], [8, 8, 0, 3, 2], [2]][:len(prompts)]
+        responses = [[9, 2, 5], [7], [8, 8, 0, 3, 2], [2]][: len(prompts)]
         for prompt, response, row in zip(prompts, responses, forward.response_log_probs(lm, prompts, responses)):
             assert row == pytest.approx(response_reference(lm.model, prompt, response), abs=1e-4)
 

@@ -1,4 +1,7 @@
-"""Option log-likelihoods against a plain forward of each whole sequence, one at a time, on every family; what is read how often."""
+"""Option log-likelihoods against a plain forward of each whole sequence, one at a time, on every
+family; what is read how often.
+"""
+
 import pytest
 import torch
 import transformers
@@ -11,11 +14,11 @@ from lm.errors import UserError
 
 P = [7, 8, 9, 10, 11]  # what most questions begin with
 QUESTIONS = [
-    [(P + [12, 13, 14, 15], [20]), (P + [12, 13, 14, 15], [21]), (P + [12, 13, 14, 15], [22])],               # letters
-    [(P + [30], [20, 21, 22]), (P + [30], [23]), (P + [30], [20, 21, 24, 25, 26, 27, 28])],                   # of all lengths
-    [(P + [12, 13], [20, 21]), (P + [12, 13], [20, 21])],                                                     # twice the same
-    [(P + [30, 31, 32], [40, 41]), (P + [30, 33], [40, 41])],                                                 # suffix behind two contexts
-    [(P + [30, 31], [40]), (P + [30], [40])],                                                                 # one context begins the other
+    [(P + [12, 13, 14, 15], [20]), (P + [12, 13, 14, 15], [21]), (P + [12, 13, 14, 15], [22])],  # letters
+    [(P + [30], [20, 21, 22]), (P + [30], [23]), (P + [30], [20, 21, 24, 25, 26, 27, 28])],  # of all lengths
+    [(P + [12, 13], [20, 21]), (P + [12, 13], [20, 21])],  # twice the same
+    [(P + [30, 31, 32], [40, 41]), (P + [30, 33], [40, 41])],  # suffix behind two contexts
+    [(P + [30, 31], [40]), (P + [30], [40])],  # one context begins the other
 ]
 NOTHING_SHARED = [[([30, 31, 32], [40, 41]), ([33, 31, 32], [40, 41])], [([5], [6]), ([5], [9, 10])]]
 
@@ -53,9 +56,13 @@ def test_a_group_is_full_by_its_cache_or_by_padding_once_there_is_enough(monkeyp
 
 
 def test_each_token_of_a_beginning_is_read_once(llama):
-    """Tokens that pass through the embedding: the common beginning, each question's own, and the options without their last."""
+    """Tokens that pass through the embedding: the common beginning, each question's own, and the
+    options without their last.
+    """
     seen = []
-    hook = llama.model.get_input_embeddings().register_forward_hook(lambda module, args, out: seen.append(args[0].numel()))
+    hook = llama.model.get_input_embeddings().register_forward_hook(
+        lambda module, args, out: seen.append(args[0].numel())
+    )
     try:
         likelihood.log_likelihoods(llama, QUESTIONS[:1] * 2)
         assert seen == [8, 2]  # all but the last token once; letters need no second pass
@@ -77,7 +84,10 @@ def test_a_pair_is_encoded_together_and_cut_where_the_context_ends(llama, gpt2):
     assert likelihood.encode_pair(llama, "what", " is") == ([bos, what], [is_])
     ids = lambda text: gpt2.tokenizer(text, add_special_tokens=False).input_ids
     assert likelihood.encode_pair(gpt2, "A:", " b") == (ids("A:"), ids(" b"))
-    assert likelihood.encode_pair(gpt2, "A: \n", "b") == (ids("A:"), ids(" \nb"))  # spaces of the context go to the continuation
+    assert likelihood.encode_pair(gpt2, "A: \n", "b") == (
+        ids("A:"),
+        ids(" \nb"),
+    )  # spaces of the context go to the continuation
     with pytest.raises(UserError, match="no token"):
         likelihood.encode_pair(llama, "what", " ")
 
@@ -86,15 +96,19 @@ def test_what_does_not_fit_is_cut_on_the_left():
     config = transformers.LlamaConfig(**{**GROUPED, "max_position_embeddings": 8, "vocab_size": len(VOCABULARY)})
     lm = language_model.wrap(random_model(config, 1), word_tokenizer())
     context = list(range(6, 20))
-    row, = likelihood.log_likelihoods(lm, [[(context, [20, 21, 22]), (context, [23])]])
-    assert row == pytest.approx([plainly(lm.model, context[-6:], [20, 21, 22]), plainly(lm.model, context[-6:], [23])], abs=1e-4)
+    (row,) = likelihood.log_likelihoods(lm, [[(context, [20, 21, 22]), (context, [23])]])
+    assert row == pytest.approx(
+        [plainly(lm.model, context[-6:], [20, 21, 22]), plainly(lm.model, context[-6:], [23])], abs=1e-4
+    )
     assert likelihood.cut_left(lm, context, 8) == context[-1:]
     with pytest.raises(UserError, match="9 tokens"):
         likelihood.cut_left(lm, context, 9)
 
 
 def test_figures_that_are_not_finite_are_not_passed_on(llama, monkeypatch):
-    monkeypatch.setattr(likelihood, "score", lambda lm, read, prefix: [[float("nan")] * len(rests) for _, rests in read])
+    monkeypatch.setattr(
+        likelihood, "score", lambda lm, read, prefix: [[float("nan")] * len(rests) for _, rests in read]
+    )
     with pytest.raises(FloatingPointError):
         likelihood.log_likelihoods(llama, QUESTIONS)
 

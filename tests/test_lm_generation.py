@@ -1,4 +1,7 @@
-"""Generation against Hugging Face's own output, one unpadded sequence at a time, and draws against plain loops and a sort."""
+"""Generation against Hugging Face's own output, one unpadded sequence at a time, and draws against
+plain loops and a sort.
+"""
+
 import copy
 import math
 from dataclasses import replace
@@ -19,9 +22,15 @@ GREEDY = Sampling(max_new_tokens=10, temperature=0.0)
 
 
 def huggingface_greedy(model, prompt, new_tokens, end_ids=()):
-    out = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), do_sample=False,
-                         max_new_tokens=new_tokens, eos_token_id=list(end_ids) or None, pad_token_id=0)
-    return out[0, len(prompt):].tolist()
+    out = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        do_sample=False,
+        max_new_tokens=new_tokens,
+        eos_token_id=list(end_ids) or None,
+        pad_token_id=0,
+    )
+    return out[0, len(prompt) :].tolist()
 
 
 def without_end(lm):
@@ -34,7 +43,8 @@ def with_early_end(lm, prompts, new_tokens=10):
     return replace(lm, end_ids=frozenset([rows[0][2], rows[1][5]]))
 
 
-# ---------------------------------------------------------------------------------------------------- greedy generation
+# -------------------------------------------------------------------------------- greedy generation
+
 
 def test_greedy_generation_is_huggingfaces_for_mixed_prompt_lengths(either, prompts):
     expected = [[huggingface_greedy(either.model, p, 10)] for p in prompts]
@@ -52,7 +62,9 @@ def test_greedy_generation_is_huggingfaces_own_padded_batch(gpt2, prompts):
     width = max(map(len, prompts))
     ids = torch.tensor([[7] * (width - len(p)) + p for p in prompts])
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
-    out = gpt2.model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=10, eos_token_id=None, pad_token_id=256)
+    out = gpt2.model.generate(
+        ids, attention_mask=mask, do_sample=False, max_new_tokens=10, eos_token_id=None, pad_token_id=256
+    )
     assert [r[0] for r in generate(without_end(gpt2), prompts, GREEDY)] == out[:, width:].tolist()
 
 
@@ -80,7 +92,9 @@ def test_only_the_asked_number_of_tokens_is_made(llama, prompts):
 def forward_shapes(lm, run):
     """Shapes of the ids of every forward pass that the model makes during `run()`."""
     shapes = []
-    hook = lm.model.register_forward_pre_hook(lambda m, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True)
+    hook = lm.model.register_forward_pre_hook(
+        lambda m, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
     try:
         run()
     finally:
@@ -91,7 +105,10 @@ def forward_shapes(lm, run):
 def test_rows_that_ended_cost_no_more_forward_passes(llama, prompts):
     lm = with_early_end(llama, prompts)
     length = {tuple(p): len(huggingface_greedy(lm.model, p, 10, lm.end_ids)) for p in prompts}
-    for some in (prompts, [p for p in prompts if length[tuple(p)] < 10]):  # the second time all rows end before the last step
+    for some in (
+        prompts,
+        [p for p in prompts if length[tuple(p)] < 10],
+    ):  # the second time all rows end before the last step
         shapes = forward_shapes(lm, lambda: generate(lm, some, GREEDY))
         going = [sum(length[tuple(p)] > step for p in some) for step in range(1, 10)]
         assert shapes == [(len(some), max(map(len, some)))] + [(n, 1) for n in going if n]
@@ -105,7 +122,9 @@ def test_a_prompts_prefix_is_computed_once_for_all_its_samples(llama, prompts):
 
 def test_no_more_rows_than_asked_are_decoded_side_by_side(llama, prompts):
     done, sampling = [], Sampling(max_new_tokens=3, rows=6)
-    shapes = forward_shapes(llama, lambda: generate(without_end(llama), prompts, sampling, samples=2, progress=done.append))
+    shapes = forward_shapes(
+        llama, lambda: generate(without_end(llama), prompts, sampling, samples=2, progress=done.append)
+    )
     assert max(rows for rows, _ in shapes) == 6
     assert done == [3, 3, 1]
 
@@ -137,10 +156,13 @@ def test_generation_of_a_model_with_weights_that_are_not_finite_raises(llama, pr
             generate(replace(llama, model=model), prompts, sampling)
 
 
-# ---------------------------------------------------------------------------------------------------- sampling
+# ----------------------------------------------------------------------------------------- sampling
+
 
 def sample_by_hand(lm, prompt, uniform, temperature):
-    """Inverse of the cumulative distribution, token by token, on whole unpadded sequences without a cache."""
+    """Inverse of the cumulative distribution, token by token, on whole unpadded sequences without a
+    cache.
+    """
     response = []
     for u in uniform.tolist():
         cumulative = full_log_probs(lm.model, prompt + response, temperature)[-1].exp().cumsum(0)
@@ -189,21 +211,27 @@ def test_no_prompts_no_responses(llama):
 
 
 def test_generators_depend_on_seed_and_key_alone():
-    numbers = {(seed, key): torch.rand(4, generator=generator_for(seed, key)).tolist()
-               for seed in (0, 1, 11) for key in ("a", "b", "1a", 1, 11)}
+    numbers = {
+        (seed, key): torch.rand(4, generator=generator_for(seed, key)).tolist()
+        for seed in (0, 1, 11)
+        for key in ("a", "b", "1a", 1, 11)
+    }
     assert len({tuple(n) for n in numbers.values()}) == len(numbers)
     torch.manual_seed(99)
     assert torch.rand(4, generator=generator_for(1, "a")).tolist() == numbers[1, "a"]
 
 
-# ---------------------------------------------------------------------------------------------------- draw
+# --------------------------------------------------------------------------------------------- draw
+
 
 def grid(n):
     return (torch.arange(n, dtype=torch.float64) + 0.5) / n
 
 
 def counts_on_grid(row, sampling, n=20_000):
-    """How often each token is drawn from one row of logits over `n` evenly spaced numbers, times 1 / n."""
+    """How often each token is drawn from one row of logits over `n` evenly spaced numbers, times 1
+    / n.
+    """
     return torch.bincount(draw(row.expand(n, -1), grid(n), sampling), minlength=len(row)) / n
 
 
@@ -242,7 +270,9 @@ def test_draws_from_random_numbers_pass_a_chi_square_test():
     assert abs(chi_square - 299) < 4 * math.sqrt(2 * 299)
 
 
-@pytest.mark.parametrize("top_k, top_p", [(1, 1.0), (7, 1.0), (80, 1.0), (5000, 1.0), (0, 0.5), (0, 0.95), (0, 1e-6), (40, 0.8), (3, 0.2)])
+@pytest.mark.parametrize(
+    "top_k, top_p", [(1, 1.0), (7, 1.0), (80, 1.0), (5000, 1.0), (0, 0.5), (0, 0.95), (0, 1e-6), (40, 0.8), (3, 0.2)]
+)
 def test_top_k_and_top_p_keep_what_a_sort_keeps(top_k, top_p):
     row = 3 * torch.randn(600, generator=torch.Generator().manual_seed(3))
     expected = naive_distribution(row, 0.9, top_k, top_p)
@@ -297,7 +327,8 @@ def test_logits_that_are_not_finite_raise_even_in_one_row(bad, temperature):
         draw(logits, torch.full((4,), 0.5), Sampling(temperature=temperature))
 
 
-# ---------------------------------------------------------------------------------------------------- batches
+# ------------------------------------------------------------------------------------------ batches
+
 
 def test_batches_hold_every_index_once_shortest_first():
     lengths = [5, 1, 4, 1, 9, 2, 2]
@@ -321,14 +352,20 @@ def test_the_caches_argument_is_found_under_both_its_names():
     assert (cache_argument(Old()), cache_argument(New())) == ("past_key_values", "cache")
 
 
-# ---------------------------------------------------------------------------------------------------- a shared beginning
+# ------------------------------------------------------------------------------- a shared beginning
 
 BEGINNING = [1, 9, 8, 7]
 
 
 def test_the_longest_common_beginning_is_read_and_one_token_left_over(llama):
-    for prompts, length in (([[3, 4, 5], [3, 4, 6, 7]], 2), ([[3, 4], [3, 4, 6]], 1), ([[3, 4, 5], [3, 4, 5]], 2), ([[5, 4], [3, 4]], 0),
-                            ([[3], [3, 4]], 0), ([[3, 4, 5]], 0)):
+    for prompts, length in (
+        ([[3, 4, 5], [3, 4, 6, 7]], 2),
+        ([[3, 4], [3, 4, 6]], 1),
+        ([[3, 4, 5], [3, 4, 5]], 2),
+        ([[5, 4], [3, 4]], 0),
+        ([[3], [3, 4]], 0),
+        ([[3, 4, 5]], 0),
+    ):
         found, cache = read_prefix(llama, prompts)
         assert found == length and (cache is None) == (length == 0)
         assert cache is None or cache.get_seq_length() == length

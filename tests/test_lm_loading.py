@@ -1,4 +1,7 @@
-"""Model folders: what was saved is what is loaded, which tokens end a response, and every broken folder in one line."""
+"""Model folders: what was saved is what is loaded, which tokens end a response, and every broken
+folder in one line.
+"""
+
 import copy
 import json
 import os
@@ -43,7 +46,10 @@ def test_what_was_saved_is_what_is_loaded(gpt2, tmp_path, tied):
     assert back.dtype == torch.bfloat16 and not back.model.training
     assert back.end_ids == lm.end_ids == frozenset([256, 65]) and back.end_id == 256
     state = lm.model.state_dict()
-    assert all(torch.equal(value, state[name]) and value.dtype == torch.float32 for name, value in back.model.state_dict().items())
+    assert all(
+        torch.equal(value, state[name]) and value.dtype == torch.float32
+        for name, value in back.model.state_dict().items()
+    )
     assert chat_prompt(back, "Who?", "Say no.") == chat_prompt(lm, "Who?", "Say no.")
 
 
@@ -160,7 +166,15 @@ def test_weights_that_are_not_finite_are_a_users_mistake(folder):
     expect_user_error(folder, "not finite")
 
 
-@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ messages + 1 }}", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ messages[0].content.nothing.at }}"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 1 / 0 }}",
+        "{{ messages + 1 }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{{ messages[0].content.nothing.at }}",
+    ],
+)
 def test_a_chat_template_that_fails_is_a_users_mistake(llama, tmp_path, template):
     tokenizer = copy.deepcopy(llama.tokenizer)
     tokenizer.chat_template = template
@@ -178,11 +192,28 @@ def test_a_chat_template_without_the_question_is_a_users_mistake(llama, tmp_path
 
 
 TINY = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2}
-OTHERS = {  # recurrent; an encoder that sees what follows; positions that do not count from the first token of a padded row
+# recurrent; an encoder that sees what follows; positions that do not count from the first token of
+# a padded row
+OTHERS = {
     "mamba": lambda: transformers.MambaForCausalLM(transformers.MambaConfig(**TINY, state_size=4)),
-    "bert": lambda: transformers.BertLMHeadModel(transformers.BertConfig(**TINY, num_attention_heads=2, intermediate_size=32)),
-    "bart": lambda: transformers.BartForCausalLM(transformers.BartConfig(
-        vocab_size=64, d_model=16, decoder_layers=2, decoder_attention_heads=2, decoder_ffn_dim=32, is_decoder=True))}
+    "bert": (
+        lambda: transformers.BertLMHeadModel(
+            transformers.BertConfig(**TINY, num_attention_heads=2, intermediate_size=32)
+        )
+    ),
+    "bart": (
+        lambda: transformers.BartForCausalLM(
+            transformers.BartConfig(
+                vocab_size=64,
+                d_model=16,
+                decoder_layers=2,
+                decoder_attention_heads=2,
+                decoder_ffn_dim=32,
+                is_decoder=True,
+            )
+        )
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", OTHERS)
@@ -204,6 +235,7 @@ def test_the_models_of_the_other_tests_are_not_refused(llama, gpt2):
 def test_a_lack_of_memory_is_not_taken_for_an_unsuitable_model(llama, monkeypatch):
     def full(*args, **options):
         raise torch.OutOfMemoryError("CUDA out of memory")
+
     monkeypatch.setattr(language_model, "behind_prefix", full)
     with pytest.raises(torch.OutOfMemoryError):
         language_model.check_reading(llama, "some/folder")

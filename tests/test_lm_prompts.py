@@ -1,4 +1,5 @@
 """Prompts and texts: chat templates rendered as they say, responses as token ids, and back."""
+
 import copy
 from dataclasses import replace
 
@@ -19,13 +20,20 @@ def test_an_instruction_stands_before_the_question(llama, gpt2):
     assert messages("who ?") == [{"role": "user", "content": "who ?"}]
     assert messages("who ?", "say no .") == [{"role": "user", "content": "say no .\n\nwho ?"}]
     ids = chat_prompt(llama, "who wrote hamlet ?", "say that you are not sure .")
-    assert llama.tokenizer.convert_ids_to_tokens(ids) == "<s> <user> say that you are not sure . who wrote hamlet ? </s> <bot>".split()
+    assert (
+        llama.tokenizer.convert_ids_to_tokens(ids)
+        == "<s> <user> say that you are not sure . who wrote hamlet ? </s> <bot>".split()
+    )
     ids = chat_prompt(gpt2, "Who?", "Say no.")
     assert gpt2.tokenizer.decode(ids) == "user: Say no.\n\nWho?<|endoftext|>assistant:"
 
 
 def test_a_conversation_is_rendered_turn_by_turn(llama):
-    conversation = [{"role": "user", "content": "who ?"}, {"role": "assistant", "content": "shakespeare"}, {"role": "user", "content": "sure ?"}]
+    conversation = [
+        {"role": "user", "content": "who ?"},
+        {"role": "assistant", "content": "shakespeare"},
+        {"role": "user", "content": "sure ?"},
+    ]
     tokens = llama.tokenizer.convert_ids_to_tokens(render(llama, conversation))
     assert tokens == "<s> <user> who ? </s> <bot> shakespeare </s> <user> sure ? </s> <bot>".split()
 
@@ -52,7 +60,10 @@ def test_behind_the_plain_template_a_response_begins_with_a_space(gpt2, tmp_path
     plain = replace(gpt2, tokenizer=tokenizer)
     text = "the capital"
     prompt, response = chat_prompt(plain, "Which?"), response_ids(plain, text)
-    assert tokenizer.decode(prompt + response[:-1]) == tokenizer.decode(prompt) + " the capital" and response[-1] == plain.end_id
+    assert (
+        tokenizer.decode(prompt + response[:-1]) == tokenizer.decode(prompt) + " the capital"
+        and response[-1] == plain.end_id
+    )
     assert decode(plain, response) == text
     turns = tokenizer.apply_chat_template([*messages("Which?"), {"role": "assistant", "content": text}], tokenize=False)
     assert turns.startswith(tokenizer.decode(prompt) + " the capital"), "as the template itself writes it"

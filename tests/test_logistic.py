@@ -1,4 +1,7 @@
-"""Logistic regressions against an exact float64 Newton method, scikit-learn, an explicit Hessian model, and loops."""
+"""Logistic regressions against an exact float64 Newton method, scikit-learn, an explicit Hessian
+model, and loops.
+"""
+
 import math
 
 import numpy as np
@@ -13,7 +16,9 @@ STRENGTHS = (0.3, 3.0, 100.0)
 
 
 def standardise(x, rows, one_scale=False):
-    """Mean and deviation (width,) of features (questions, width) over the training rows, in float64; with `one_scale` of all alike."""
+    """Mean and deviation (width,) of features (questions, width) over the training rows, in
+    float64; with `one_scale` of all alike.
+    """
     x = x.double()
     mean = x[rows].mean(0)
     variance = ((x[rows] - mean) ** 2).mean(0)
@@ -21,7 +26,9 @@ def standardise(x, rows, one_scale=False):
 
 
 def newton(x, t, strength):
-    """Exact minimiser of sum(log(1 + exp(z)) - t z) + strength / 2 |w|^2, z = x w + b, in float64. Returns w, b."""
+    """Exact minimiser of sum(log(1 + exp(z)) - t z) + strength / 2 |w|^2, z = x w + b, in float64.
+    Returns w, b.
+    """
     x = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], 1)
     penalty = torch.full((x.shape[1],), float(strength), dtype=torch.float64)
     penalty[-1] = 0.0
@@ -45,7 +52,9 @@ def newton(x, t, strength):
 
 
 def problem(groups=2, questions=150, width=12, repeats=3, soft=False, seed=0, offset=3.0, spread=2.0, outliers=False):
-    """Features of very different scales and offsets, targets that depend on them noisily, and training rows by repeat."""
+    """Features of very different scales and offsets, targets that depend on them noisily, and
+    training rows by repeat.
+    """
     g = torch.Generator().manual_seed(seed)
     base = torch.randn(groups, questions, width, generator=g)
     if outliers:
@@ -59,7 +68,9 @@ def problem(groups=2, questions=150, width=12, repeats=3, soft=False, seed=0, of
 
 
 def separable(questions=80, width=6):
-    """One group of features, of which the first alone decides the label, and training rows of three repeats."""
+    """One group of features, of which the first alone decides the label, and training rows of three
+    repeats.
+    """
     features, _, train = problem(groups=1, questions=questions, width=width, offset=0.0)
     return features, (features[0, :, 0] > 0).float().numpy(), train
 
@@ -70,36 +81,69 @@ def logits_of(features, weight, bias):
 
 
 def check_exact(found, features, targets, train, strengths, one_scale=False, tolerance=1e-3):
-    """Compare every weight vector and bias, in the coordinates that the penalty is meant in, with Newton's."""
+    """Compare every weight vector and bias, in the coordinates that the penalty is meant in, with
+    Newton's.
+    """
     weight, bias = found
-    assert weight.shape == (len(features), len(train), len(strengths), features.shape[2]) and bias.shape == weight.shape[:-1]
+    assert (
+        weight.shape == (len(features), len(train), len(strengths), features.shape[2])
+        and bias.shape == weight.shape[:-1]
+    )
     assert weight.dtype == bias.dtype == torch.float32
     for g, x in enumerate(features):
         for r, rows in enumerate(train):
             mean, scale = standardise(x, rows, one_scale)
             for s, strength in enumerate(strengths):
-                w, b = newton((x.double() - mean)[rows] / scale, torch.tensor(targets[rows], dtype=torch.float64), strength)
+                w, b = newton(
+                    (x.double() - mean)[rows] / scale, torch.tensor(targets[rows], dtype=torch.float64), strength
+                )
                 got = weight[g, r, s].double()
                 assert (got * scale - w).norm() < tolerance * w.norm(), (g, r, strength)
                 assert abs(bias[g, r, s].double() + got @ mean - b) < tolerance * max(1, abs(b)), (g, r, strength)
 
 
-# ---------------------------------------------------------------------------------------------------- the exact minimiser
+# ------------------------------------------------------------------------------ the exact minimiser
 
-@pytest.mark.parametrize("case, strengths", [
-    ({}, STRENGTHS), ({"soft": True}, STRENGTHS), ({"offset": 300.0}, STRENGTHS), ({"repeats": 1}, (3.0,)),
-    ({"questions": 60, "width": 200, "repeats": 2}, (10.0, 100.0, 1000.0)), ({"questions": 600, "width": 80, "groups": 1}, STRENGTHS),
-    ({"outliers": True}, STRENGTHS), ({"width": 1}, STRENGTHS), ({"repeats": 2}, (1000.0, 1.0, 30.0, 0.1, 10000.0, 3.0, 300.0))],
-    ids=["labels", "soft targets", "as far from the origin as real activations", "one repeat and strength", "wider than long",
-         "more questions than the sketch", "questions ten times as far out", "one feature", "many strengths in any order"])
+
+@pytest.mark.parametrize(
+    "case, strengths",
+    [
+        ({}, STRENGTHS),
+        ({"soft": True}, STRENGTHS),
+        ({"offset": 300.0}, STRENGTHS),
+        ({"repeats": 1}, (3.0,)),
+        ({"questions": 60, "width": 200, "repeats": 2}, (10.0, 100.0, 1000.0)),
+        ({"questions": 600, "width": 80, "groups": 1}, STRENGTHS),
+        ({"outliers": True}, STRENGTHS),
+        ({"width": 1}, STRENGTHS),
+        ({"repeats": 2}, (1000.0, 1.0, 30.0, 0.1, 10000.0, 3.0, 300.0)),
+    ],
+    ids=[
+        "labels",
+        "soft targets",
+        "as far from the origin as real activations",
+        "one repeat and strength",
+        "wider than long",
+        "more questions than the sketch",
+        "questions ten times as far out",
+        "one feature",
+        "many strengths in any order",
+    ],
+)
 def test_probes_are_the_exact_minimisers_for_every_group_repeat_and_strength(case, strengths):
     features, targets, train = problem(**case)
     check_exact(fit_logistic(features, targets, train, strengths), features, targets, train, strengths)
 
 
-@pytest.mark.parametrize("case, strengths", [({}, STRENGTHS), ({"soft": True, "offset": 100.0}, STRENGTHS),
-                                             ({"questions": 60, "width": 120, "repeats": 2}, (3.0, 30.0, 300.0))],
-                         ids=["labels", "soft targets far from the origin", "wider than long"])
+@pytest.mark.parametrize(
+    "case, strengths",
+    [
+        ({}, STRENGTHS),
+        ({"soft": True, "offset": 100.0}, STRENGTHS),
+        ({"questions": 60, "width": 120, "repeats": 2}, (3.0, 30.0, 300.0)),
+    ],
+    ids=["labels", "soft targets far from the origin", "wider than long"],
+)
 def test_not_standardised_all_features_of_a_group_and_repeat_are_divided_by_the_same_number(case, strengths):
     features, targets, train = problem(**case, spread=0.5)
     features[1] *= 100
@@ -119,12 +163,21 @@ def test_weights_are_those_of_scikit_learn_at_one_over_the_strength():
             other = linear_model.LogisticRegression(C=1 / strength, tol=1e-10, max_iter=10_000)
             other.fit(((features[0].double() - mean) / scale)[rows].numpy(), targets[rows])
             got = weight[0, r, s].double()
-            np.testing.assert_allclose((got * scale).numpy(), other.coef_[0], rtol=0, atol=1e-3 * np.linalg.norm(other.coef_))
+            np.testing.assert_allclose(
+                (got * scale).numpy(), other.coef_[0], rtol=0, atol=1e-3 * np.linalg.norm(other.coef_)
+            )
             assert (bias[0, r, s].double() + got @ mean).item() == pytest.approx(other.intercept_[0], abs=1e-3)
 
 
-@pytest.mark.parametrize("case", [{"questions": 300, "width": 40, "seed": 1}, {"questions": 100, "width": 150, "soft": True},
-                                  {"questions": 500, "width": 30, "outliers": True}], ids=["long", "wide and soft", "outliers"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"questions": 300, "width": 40, "seed": 1},
+        {"questions": 100, "width": 150, "soft": True},
+        {"questions": 500, "width": 30, "outliers": True},
+    ],
+    ids=["long", "wide and soft", "outliers"],
+)
 def test_the_gradient_at_the_solution_is_as_small_as_promised(case):
     features, targets, train = problem(**case)
     strengths = (0.1, *STRENGTHS, 1e4)
@@ -141,11 +194,17 @@ def test_the_gradient_at_the_solution_is_as_small_as_promised(case):
             for s, strength in enumerate(strengths):
                 w = weight[g, r, s].double() * scale
                 left = torch.sigmoid(z @ w + bias[g, r, s].double() + weight[g, r, s].double() @ mean) - t[rows]
-                assert length(left, z, strength * w) < 1.1 * logistic.TOLERANCE * length(0.5 - t[rows], z), (g, r, strength)
+                assert length(left, z, strength * w) < 1.1 * logistic.TOLERANCE * length(0.5 - t[rows], z), (
+                    g,
+                    r,
+                    strength,
+                )
 
 
 def test_a_soft_target_is_as_many_copies_with_labels():
-    """Of four copies of a question with target 1/4 one is positive; four times the data balance four times the strength."""
+    """Of four copies of a question with target 1/4 one is positive; four times the data balance
+    four times the strength.
+    """
     features, _, train = problem(repeats=2)
     quarters = np.random.default_rng(0).integers(0, 5, 150)
     copies = np.concatenate([quarters > i for i in range(4)]).astype(float)
@@ -154,7 +213,8 @@ def test_a_soft_target_is_as_many_copies_with_labels():
     torch.testing.assert_close(logits_of(features, *soft), logits_of(features, *hard), rtol=0, atol=5e-3)
 
 
-# ---------------------------------------------------------------------------------------------------- hard cases
+# --------------------------------------------------------------------------------------- hard cases
+
 
 @pytest.mark.parametrize("strength", [1e-3, 1.0])
 def test_separable_data_does_not_blow_up(strength):
@@ -162,7 +222,9 @@ def test_separable_data_does_not_blow_up(strength):
     weight, bias = fit_logistic(features, targets, train, (strength,))
     for rows, z in zip(train, logits_of(features, weight, bias)[0, :, 0]):
         mean, scale = standardise(features[0], rows)
-        w, b = newton((features[0].double() - mean)[rows] / scale, torch.tensor(targets[rows], dtype=torch.float64), strength)
+        w, b = newton(
+            (features[0].double() - mean)[rows] / scale, torch.tensor(targets[rows], dtype=torch.float64), strength
+        )
         exact = (features[0].double() - mean) / scale @ w + b
         assert (z.double() - exact).norm() < 0.01 * exact.norm()
         assert strength == 1.0 or ((z > 0).numpy() == (targets == 1))[rows].all()
@@ -190,7 +252,9 @@ def test_weak_strengths_do_not_disturb_strong_ones_solved_in_the_same_call():
 def test_those_that_have_converged_leave_the_batch(monkeypatch):
     features, targets, train = separable()
     columns, precondition = [], logistic.precondition
-    monkeypatch.setattr(logistic, "precondition", lambda *given: columns.append(given[0][0].shape[1]) or precondition(*given))
+    monkeypatch.setattr(
+        logistic, "precondition", lambda *given: columns.append(given[0][0].shape[1]) or precondition(*given)
+    )
     fit_logistic(features, targets, train, (1e-4, 1000.0, 3000.0, 10000.0))
     assert columns[0] == 12 and columns[-1] <= 3 and columns == sorted(columns, reverse=True)
     assert columns.count(12) < len(columns) / 2
@@ -206,7 +270,9 @@ def test_out_of_steps_the_best_so_far_is_returned(monkeypatch, steps):
             mean, scale = standardise(x, rows)
             t = torch.tensor(targets[rows], dtype=torch.float64)
             z = x.double()[rows] @ weight[g, r, 0].double() + bias[g, r, 0].double()
-            loss = (torch.nn.functional.softplus(z) - t * z).sum() + 0.005 * (weight[g, r, 0].double() * scale).square().sum()
+            loss = (torch.nn.functional.softplus(z) - t * z).sum() + 0.005 * (
+                weight[g, r, 0].double() * scale
+            ).square().sum()
             w, b = newton((x.double() - mean)[rows] / scale, t, 0.01)
             exact = (x.double() - mean)[rows] / scale @ w + b
             least = (torch.nn.functional.softplus(exact) - t * exact).sum() + 0.005 * w.square().sum()
@@ -249,7 +315,9 @@ def test_rows_outside_the_training_part_do_not_matter():
     changed[:, ~torch.tensor(train[0])] *= -7
     other[~train[0]] = 1 - other[~train[0]]
     again, bias_again = fit_logistic(changed, other, train[:1], (1.0,))
-    torch.testing.assert_close(logits_of(features, weight, bias), logits_of(features, again, bias_again), rtol=0, atol=2e-3)
+    torch.testing.assert_close(
+        logits_of(features, weight, bias), logits_of(features, again, bias_again), rtol=0, atol=2e-3
+    )
 
 
 @pytest.mark.parametrize("constant", [0.0, 0.1, 5.0, 100.3, 1234.5])
@@ -268,7 +336,8 @@ def test_a_feature_that_is_constant_in_training_has_no_say(constant, scaled):
     torch.testing.assert_close(got, logits_of(features, *check), rtol=0, atol=0.01)
 
 
-# ---------------------------------------------------------------------------------------------------- parts of the solver
+# ------------------------------------------------------------------------------ parts of the solver
+
 
 @pytest.mark.parametrize("room, sizes", [(2.5, [2, 2, 1]), (1.0, [1] * 5), (0.001, [1] * 5), (5.0, [5])])
 def test_how_many_groups_fit_into_the_cache_changes_nothing(monkeypatch, room, sizes):
@@ -294,7 +363,7 @@ def test_moments_of_the_training_rows_against_loops(scaled):
             for d in range(4):
                 assert mean[g, r, d].item() == pytest.approx(means[d], rel=1e-5)
                 variance = variances[d] if scaled else sum(variances) / 4
-                assert inverse[g, r, d].item() == pytest.approx(0 if variances[d] == 0 else variance ** -0.5, rel=1e-3)
+                assert inverse[g, r, d].item() == pytest.approx(0 if variances[d] == 0 else variance**-0.5, rel=1e-3)
 
 
 @pytest.mark.parametrize("width, questions", [(10, 100), (200, 300), (100, 20)])
@@ -313,7 +382,9 @@ def test_the_leading_eigenvalues_are_found_and_the_rest_is_kept_as_a_mean(width,
         exact = torch.linalg.eigvalsh(correlation)
         torch.testing.assert_close(basis[i].T @ basis[i], torch.eye(rank), rtol=0, atol=1e-4)
         torch.testing.assert_close(values[i].sort().values[-5:].double(), exact[-5:], rtol=1e-3, atol=0)
-        torch.testing.assert_close(torch.linalg.vecdot(basis[i], correlation.float() @ basis[i], dim=0), values[i], rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(
+            torch.linalg.vecdot(basis[i], correlation.float() @ basis[i], dim=0), values[i], rtol=1e-3, atol=1e-3
+        )
         left = (exact.sum() - values[i].double().sum()) / max(1, width - rank)
         assert rest[i].item() == pytest.approx(left.item(), rel=1e-3, abs=1e-3)
 
@@ -321,8 +392,15 @@ def test_the_leading_eigenvalues_are_found_and_the_rest_is_kept_as_a_mean(width,
 def test_preconditioning_divides_by_the_model_of_the_hessian_written_out():
     g = torch.Generator().manual_seed(0)
     basis = torch.linalg.qr(torch.randn(2, 9, 3, generator=g)).Q
-    values, rest, mass = 5 + torch.rand(2, 3, generator=g), torch.tensor([0.5, 0.1]), 1 + 10 * torch.rand(2, 4, generator=g)
-    strength, gradient = torch.tensor([0.1, 1.0, 10.0, 100.0]), (torch.randn(2, 4, 9, generator=g), torch.randn(2, 4, generator=g))
+    values, rest, mass = (
+        5 + torch.rand(2, 3, generator=g),
+        torch.tensor([0.5, 0.1]),
+        1 + 10 * torch.rand(2, 4, generator=g),
+    )
+    strength, gradient = (
+        torch.tensor([0.1, 1.0, 10.0, 100.0]),
+        (torch.randn(2, 4, 9, generator=g), torch.randn(2, 4, generator=g)),
+    )
     weight, bias = logistic.precondition(gradient, mass, strength, basis, values, rest)
     for i in range(2):
         inside = basis[i] @ basis[i].T

@@ -1,4 +1,7 @@
-"""Figures of merit against loops over pairs, questions and bins, exact binomial quantiles, and what they must recover."""
+"""Figures of merit against loops over pairs, questions and bins, exact binomial quantiles, and what
+they must recover.
+"""
+
 import itertools
 import math
 
@@ -12,7 +15,8 @@ def sigmoid(z):
     return 1 / (1 + math.exp(-z))
 
 
-# ---------------------------------------------------------------------------------------------------- AUROC and accuracy
+# ------------------------------------------------------------------------------- AUROC and accuracy
+
 
 def auroc_by_pairs(scores, labels):
     pairs = [(p, n) for p, yes in zip(scores, labels) if yes for n, other in zip(scores, labels) if not other]
@@ -38,7 +42,9 @@ def test_auroc_of_perfect_constant_and_one_class_scores():
 def test_balanced_accuracy_is_the_mean_over_the_classes():
     labels, predicted = [1] * 8 + [0] * 2, [1] * 6 + [0] * 2 + [1, 0]
     assert metrics.balanced_accuracy(predicted, labels) == pytest.approx((6 / 8 + 1 / 2) / 2)
-    assert math.isnan(metrics.balanced_accuracy([1, 0], [1, 1])) and math.isnan(metrics.balanced_accuracy([1, 0], [0, 0]))
+    assert math.isnan(metrics.balanced_accuracy([1, 0], [1, 1])) and math.isnan(
+        metrics.balanced_accuracy([1, 0], [0, 0])
+    )
 
 
 def test_measure_predicts_known_above_zero():
@@ -48,7 +54,8 @@ def test_measure_predicts_known_above_zero():
     assert all(math.isnan(value) for value in metrics.measure([], []).values())
 
 
-# ---------------------------------------------------------------------------------------------------- log loss
+# ----------------------------------------------------------------------------------------- log loss
+
 
 def test_log_loss_is_the_mean_surprise_at_each_label():
     generator = np.random.default_rng(0)
@@ -58,7 +65,9 @@ def test_log_loss_is_the_mean_surprise_at_each_label():
     for i in range(2):
         for j in range(3):
             p = [sigmoid(z) for z in logits[i, j]]
-            assert found[i, j] == pytest.approx(sum(-math.log(q if y else 1 - q) for q, y in zip(p, labels)) / 20, rel=1e-9)
+            assert found[i, j] == pytest.approx(
+                sum(-math.log(q if y else 1 - q) for q, y in zip(p, labels)) / 20, rel=1e-9
+            )
     assert metrics.log_loss(logits[0, 0], labels) == pytest.approx(found[0, 0])
 
 
@@ -73,7 +82,8 @@ def test_log_loss_without_questions_is_not_a_number_for_each():
     assert found.shape == (2, 3) and np.isnan(found).all()
 
 
-# ---------------------------------------------------------------------------------------------------- risk and coverage
+# -------------------------------------------------------------------------------- risk and coverage
+
 
 def test_risk_is_the_mean_over_all_orders_of_equal_scores():
     scores, right = [0.5, 0.9, 0.5, 0.5, 0.1], [1, 0, 0, 1, 1]
@@ -93,7 +103,8 @@ def test_a_score_that_knows_everything_has_the_least_risk():
     assert math.isnan(metrics.aurc([], [])) and math.isnan(metrics.brier([], []))
 
 
-# ---------------------------------------------------------------------------------------------------- calibration
+# -------------------------------------------------------------------------------------- calibration
+
 
 @pytest.mark.parametrize("bins", [1, 4, 10])
 def test_calibration_error_against_a_loop_over_bins(bins):
@@ -102,12 +113,16 @@ def test_calibration_error_against_a_loop_over_bins(bins):
     labels = np.append(generator.random(200) < 0.4, [0, 1, 0])
     expected = 0
     for b in range(bins):
-        inside = [(p, y) for p, y in zip(probability, labels) if b / bins <= p < (b + 1) / bins or (b == bins - 1 and p == 1)]
+        inside = [
+            (p, y) for p, y in zip(probability, labels) if b / bins <= p < (b + 1) / bins or (b == bins - 1 and p == 1)
+        ]
         stated, share = (sum(column) / len(inside) for column in zip(*inside))
         expected += len(inside) / 203 * abs(stated - share)
     assert metrics.calibration_error(probability, labels, bins) == pytest.approx(expected, abs=1e-12)
     if bins == 10:
-        assert metrics.calibration_error(probability, labels) == pytest.approx(expected, abs=1e-12), "ten bins are the default"
+        assert metrics.calibration_error(probability, labels) == pytest.approx(expected, abs=1e-12), (
+            "ten bins are the default"
+        )
 
 
 def test_calibration_error_of_right_wrong_and_no_statements():
@@ -127,7 +142,9 @@ def test_the_temperature_that_logits_were_multiplied_by_is_found(planted):
     found = metrics.temperature(honest * planted, labels)
     assert found == pytest.approx(planted, rel=0.05)
     least = metrics.log_loss(honest * planted / found, labels)
-    assert all(metrics.log_loss(honest * planted / (found * other), labels) > least for other in (0.97, 0.985, 1.015, 1.03))
+    assert all(
+        metrics.log_loss(honest * planted / (found * other), labels) > least for other in (0.97, 0.985, 1.015, 1.03)
+    )
     divided = 1 / (1 + np.exp(-honest * planted / found))
     assert metrics.calibration_error(divided, labels) < 0.02
     if planted != 1:
@@ -139,19 +156,22 @@ def test_the_temperature_stays_within_its_limits():
     assert metrics.temperature([3.0, -3.0, 1.0], [0, 1, 0]) == pytest.approx(20)
 
 
-# ---------------------------------------------------------------------------------------------------- intervals
+# ---------------------------------------------------------------------------------------- intervals
+
 
 def binomial_quantile(n, p, share):
     total = 0
     for k in range(n + 1):
-        total += math.comb(n, k) * p ** k * (1 - p) ** (n - k)
+        total += math.comb(n, k) * p**k * (1 - p) ** (n - k)
         if total >= share:
             return k
 
 
 @pytest.mark.parametrize("n, right", [(40, 16), (200, 180)])
 def test_an_interval_of_a_share_is_that_of_the_binomial_distribution(n, right):
-    """Resampled with replacement, the number of right answers is binomial: its quantiles are known exactly."""
+    """Resampled with replacement, the number of right answers is binomial: its quantiles are known
+    exactly.
+    """
     hits = np.arange(n) < right
     low, high = metrics.bootstrap_interval(lambda index: hits[index].sum(), n, 4000)
     assert abs(low - binomial_quantile(n, right / n, 0.025)) <= 1

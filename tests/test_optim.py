@@ -1,4 +1,5 @@
 """Schedules at hand-worked steps, the guarded step, and checkpoints that continue bit for bit."""
+
 import json
 import math
 import os
@@ -86,7 +87,8 @@ def test_guarded_step_skips_gradients_that_are_not_finite(bad):
     assert all(w.grad is None for w in weights), "the next step must not meet them again"
 
 
-# ---------------------------------------------------------------------------------------------------- checkpoints
+# -------------------------------------------------------------------------------------- checkpoints
+
 
 def modules(tied, seed):
     head = torch.nn.Linear(32, 1)
@@ -176,7 +178,15 @@ def test_a_checkpoint_is_safetensors_and_json(tmp_path):
     assert json.loads((tmp_path / "checkpoint" / "training.json").read_text()) == {"step": 1}
 
 
-@pytest.mark.parametrize("file, content", [("training.safetensors", b"torn"), ("training.safetensors", None), ("training.json", b"{"), ("training.json", None)])
+@pytest.mark.parametrize(
+    "file, content",
+    [
+        ("training.safetensors", b"torn"),
+        ("training.safetensors", None),
+        ("training.json", b"{"),
+        ("training.json", None),
+    ],
+)
 def test_a_damaged_checkpoint_is_named_and_what_to_do(file, content, tmp_path):
     parts = modules(False, 1)
     save_checkpoint(str(tmp_path / "checkpoint"), parts, optimizer_of(parts), {"step": 0})

@@ -1,13 +1,13 @@
-"""PPO's arithmetic against loops and hand-worked rows: token rewards, GAE, whitening, both clipped losses, KL."""
+"""PPO's arithmetic against loops and hand-worked rows: token rewards, GAE, whitening, both clipped
+losses, KL.
+"""
+
 import math
 
 import numpy as np
 import pytest
 import torch
-from tiny import (
-    gae_by_definition,
-    one_thread,  # noqa: F401
-)
+from tiny import gae_by_definition, one_thread  # noqa: F401
 from torch.nn import functional as F
 
 import ppo
@@ -16,8 +16,10 @@ import ppo
 def rectangle(rows, fill):
     """Rows of different lengths as (tensor padded right with `fill`, mask), float32."""
     width = max(map(len, rows))
-    return (torch.tensor([list(row) + [fill] * (width - len(row)) for row in rows]),
-            torch.tensor([[True] * len(row) + [False] * (width - len(row)) for row in rows]))
+    return (
+        torch.tensor([list(row) + [fill] * (width - len(row)) for row in rows]),
+        torch.tensor([[True] * len(row) + [False] * (width - len(row)) for row in rows]),
+    )
 
 
 @pytest.mark.parametrize("gamma, lam", [(1.0, 0.95), (0.9, 0.8), (1.0, 1.0), (0.7, 0.0)])
@@ -71,7 +73,9 @@ def test_policy_loss_on_both_sides_of_the_clip_and_for_both_signs():
 
 
 def test_policy_loss_stays_finite_for_a_token_that_became_certain():
-    loss, _ = ppo.policy_loss(torch.tensor([[0.0]]), torch.tensor([[-1000.0]]), torch.tensor([[-1.0]]), torch.tensor([[True]]), 0.2)
+    loss, _ = ppo.policy_loss(
+        torch.tensor([[0.0]]), torch.tensor([[-1000.0]]), torch.tensor([[-1.0]]), torch.tensor([[True]]), 0.2
+    )
     assert math.isfinite(loss)
 
 
@@ -81,7 +85,12 @@ def test_value_loss_takes_the_larger_error_of_the_value_and_the_kept_value():
     mask = torch.tensor([[True, True, True, True, False]])
     loss, kept = ppo.value_loss(value, torch.zeros(1, 5), returns, mask, 0.2)
     # old value 0, so a value is kept within 0.2 of it: errors of (value | kept) against the return
-    wanted = [(1 - 2) ** 2, (0.2 - 2) ** 2], [(1 - 0.5) ** 2, (0.2 - 0.5) ** 2], [(-1 - 0.5) ** 2, (-0.2 - 0.5) ** 2], [(0.1 - 1) ** 2, (0.1 - 1) ** 2]
+    wanted = (
+        [(1 - 2) ** 2, (0.2 - 2) ** 2],
+        [(1 - 0.5) ** 2, (0.2 - 0.5) ** 2],
+        [(-1 - 0.5) ** 2, (-0.2 - 0.5) ** 2],
+        [(0.1 - 1) ** 2, (0.1 - 1) ** 2],
+    )
     assert loss.item() == pytest.approx(0.5 * sum(map(max, wanted)))
     loss.backward()
     assert value.grad.tolist()[0] == pytest.approx([0.0, 0.5, -1.5, -0.9, 0.0])  # the clipped token pulls no more
@@ -96,7 +105,9 @@ def test_explained_variance_equals_numpy():
     noisy = [[x + 0.5 * rng.normal() for x in row] for row in rows]
     wanted = 1 - (flat - np.concatenate(noisy)).var() / flat.var()
     assert ppo.explained_variance(rectangle(noisy, -9.0)[0], returns, mask) == pytest.approx(wanted, abs=1e-5)
-    assert ppo.explained_variance(returns + 3, returns, mask) == pytest.approx(1, abs=1e-5), "a constant shift explains all variance"
+    assert ppo.explained_variance(returns + 3, returns, mask) == pytest.approx(1, abs=1e-5), (
+        "a constant shift explains all variance"
+    )
     assert ppo.explained_variance(torch.zeros_like(returns), returns, mask) == pytest.approx(0, abs=1e-5)
     assert ppo.explained_variance(returns, torch.ones_like(returns), mask) == 0
 
@@ -108,7 +119,13 @@ def test_kl_figures_are_exact_on_a_vocabulary_of_two_tokens():
     for part in ([drawn[:3]], [drawn[3:]]):  # two micro-batches of unequal size, garbage behind the ends
         log_prob, mask = rectangle([[math.log(policy[t])] for t in part[0]], 0.0)
         ref, _ = rectangle([[math.log(reference[t])] for t in part[0]], 0.0)
-        micro.append({"log_prob": F.pad(log_prob, (0, 2), value=5.0), "reference": F.pad(ref, (0, 2), value=-5.0), "mask": F.pad(mask, (0, 2))})
+        micro.append(
+            {
+                "log_prob": F.pad(log_prob, (0, 2), value=5.0),
+                "reference": F.pad(ref, (0, 2), value=-5.0),
+                "mask": F.pad(mask, (0, 2)),
+            }
+        )
     figures = ppo.kl_figures(ppo.Rollout([], [], [], None, micro))
     exact = sum(p * math.log(p / q) for p, q in zip(policy, reference))
     assert figures["kl"] == pytest.approx(exact, abs=1e-6), "k1 has the KL as its mean"
@@ -118,7 +135,9 @@ def test_kl_figures_are_exact_on_a_vocabulary_of_two_tokens():
 def test_kl_figure_sums_over_tokens_and_averages_over_responses_and_k3_is_never_negative():
     log_prob, mask = rectangle([[-1.0, -2.0], [-3.0]], 0.0)
     reference, _ = rectangle([[-0.5, -1.0], [-2.0]], 0.0)  # the reference likes every token better: k1 is negative
-    figures = ppo.kl_figures(ppo.Rollout([], [], [], None, [{"log_prob": log_prob, "reference": reference, "mask": mask}]))
+    figures = ppo.kl_figures(
+        ppo.Rollout([], [], [], None, [{"log_prob": log_prob, "reference": reference, "mask": mask}])
+    )
     assert figures["kl"] == pytest.approx((-0.5 - 1.0 - 1.0) / 2)
     k3 = [math.exp(0.5) - 1 - 0.5, math.e - 2, math.e - 2]
     assert figures["kl_k3"] == pytest.approx(sum(k3) / 2)

@@ -1,4 +1,7 @@
-"""One step of PPO: its guidance, its tasks, its rollouts, and a whole one against an independent step in float64, row by row."""
+"""One step of PPO: its guidance, its tasks, its rollouts, and a whole one against an independent
+step in float64, row by row.
+"""
+
 import copy
 import math
 from dataclasses import replace
@@ -9,14 +12,7 @@ import tiny
 import torch
 from tiny import PPO_CONFIG as CONFIG
 from tiny import PPO_SAMPLING as SAMPLING
-from tiny import (
-    gae_by_definition,
-    head,
-    make_tasks,
-    odd_score,
-    one_thread,  # noqa: F401
-    start,
-)
+from tiny import gae_by_definition, head, make_tasks, odd_score, one_thread, start  # noqa: F401
 
 import ppo
 from lm.sampling import generate, generator_for
@@ -29,12 +25,13 @@ def roll(policy, value_head, tasks, config, reference=None, seed=0, step=0):
     return ppo.rollout(policy, value_head, odd_score, reference, tasks, config, SAMPLING, seed, step, config.kl_coef)
 
 
-# ---------------------------------------------------------------------------------------------------- guidance and tasks
+# ------------------------------------------------------------------------------- guidance and tasks
+
 
 def test_guidance_is_the_first_tokens_of_the_preferred_response_from_one_to_most():
     preferred = [list(range(100 * i, 100 * i + 12)) for i in range(300)]
     guidance = ppo.guide(preferred, 1.0, 4, torch.Generator().manual_seed(0))
-    assert all(g == p[:len(g)] for g, p in zip(guidance, preferred))
+    assert all(g == p[: len(g)] for g, p in zip(guidance, preferred))
     assert {len(g) for g in guidance} == {1, 2, 3, 4}
     counts = np.bincount([len(g) for g in guidance])[1:]
     assert counts.min() > 45, f"every length about as often: {counts}"
@@ -56,9 +53,14 @@ def test_guidance_share_decides_how_many_and_the_generator_which():
     assert quarter == again and quarter != other
 
 
-@pytest.mark.parametrize("anneal, shares, lengths", [
-    ("share", [0.5, 0.375, 0.25, 0.125, 0, 0], [8, 8, 8, 8]), ("length", [0.5, 0.5, 0.5, 0.5, 0, 0], [8, 6, 4, 2]),
-    ("both", [0.5, 0.375, 0.25, 0.125, 0, 0], [8, 6, 4, 2])])
+@pytest.mark.parametrize(
+    "anneal, shares, lengths",
+    [
+        ("share", [0.5, 0.375, 0.25, 0.125, 0, 0], [8, 8, 8, 8]),
+        ("length", [0.5, 0.5, 0.5, 0.5, 0, 0], [8, 6, 4, 2]),
+        ("both", [0.5, 0.375, 0.25, 0.125, 0, 0], [8, 6, 4, 2]),
+    ],
+)
 def test_guidance_falls_linearly_to_nothing(anneal, shares, lengths):
     config = ppo.PPOConfig(steps=100, guidance_share=0.5, guidance_until=0.6, guidance_tokens=8, guidance_anneal=anneal)
     found = [ppo.guidance_of_step(step, config) for step in (0, 15, 30, 45, 60, 99)]
@@ -70,11 +72,15 @@ def test_guidance_falls_linearly_to_nothing(anneal, shares, lengths):
 @pytest.mark.parametrize("n, size", [(12, 4), (5, 5), (3, 8)])
 def test_every_task_comes_once_a_pass_in_a_fresh_order(n, size):
     tasks, a_pass = list(range(n)), max(1, n // size)
-    passes = [[ppo.tasks_of_step(tasks, size, step, 0) for step in range(k * a_pass, (k + 1) * a_pass)] for k in range(4)]
+    passes = [
+        [ppo.tasks_of_step(tasks, size, step, 0) for step in range(k * a_pass, (k + 1) * a_pass)] for k in range(4)
+    ]
     flat = [[task for part in one for task in part] for one in passes]
     assert all(sorted(one) == tasks for one in flat)
     assert len({tuple(one) for one in flat}) > 1
-    assert flat[0] != [task for step in range(a_pass) for task in ppo.tasks_of_step(tasks, size, step, 1)] or n < 4, "the seed decides"
+    assert flat[0] != [task for step in range(a_pass) for task in ppo.tasks_of_step(tasks, size, step, 1)] or n < 4, (
+        "the seed decides"
+    )
 
 
 def test_a_pass_that_steps_do_not_divide_repeats_no_task():
@@ -85,26 +91,44 @@ def test_a_pass_that_steps_do_not_divide_repeats_no_task():
 
 def test_task_of_a_preference_record_prefers_its_best_response():
     lm = tiny.lm()
-    record = {"id": "x", "prompt": [{"role": "user", "content": "who is paris"}], "ranking": ["i do not know", "red"], "state": "unknown"}
+    record = {
+        "id": "x",
+        "prompt": [{"role": "user", "content": "who is paris"}],
+        "ranking": ["i do not know", "red"],
+        "state": "unknown",
+    }
     assert ppo.tokenise(lm, record, {"answers": ["rome"], "question": "where ?"}, 0.75) == {
-        "id": "x", "prompt": tiny.ids("<user> who is paris <assistant>"), "preferred": tiny.ids("i do not know <end>"),
-        "state": "unknown", "answers": ["rome"], "question": "where ?", "p_known": 0.75}
+        "id": "x",
+        "prompt": tiny.ids("<user> who is paris <assistant>"),
+        "preferred": tiny.ids("i do not know <end>"),
+        "state": "unknown",
+        "answers": ["rome"],
+        "question": "where ?",
+        "p_known": 0.75,
+    }
 
 
-# ---------------------------------------------------------------------------------------------------- a step, done twice
+# ------------------------------------------------------------------------------- a step, done twice
+
 
 def rows_of(rolled):
-    """{(whole row of token ids): {"log_prob": [...], ...}} of the micro-batches, without padding."""
+    """{(whole row of token ids): {"log_prob": [...], ...}} of the micro-batches, without
+    padding.
+    """
     rows = {}
     for m in rolled.micro:
         for i in range(len(m["mask"])):
             ids = tuple(m["batch"].input_ids[i][m["batch"].attention_mask[i].bool()].tolist())
-            rows[ids] = {name: m[name][i][m["mask"][i]].tolist() for name in ("log_prob", "value", "reference", "advantage", "returns")}
+            rows[ids] = {
+                name: m[name][i][m["mask"][i]].tolist()
+                for name in ("log_prob", "value", "reference", "advantage", "returns")
+            }
     return rows
 
 
 def independent_step(policy, value_head, reference, rolled, scores, config, temperature):
-    """One step from the continuations: row by row without padding, full logits of Hugging Face, float64.
+    """One step from the continuations: row by row without padding, full logits of Hugging Face,
+    float64.
 
     Returns (figures of each row, gradients of policy and value head, mean entropy).
     """
@@ -123,16 +147,28 @@ def independent_step(policy, value_head, reference, rolled, scores, config, temp
         rewards = [-config.kl_coef * float(a - b) for a, b in zip(log_prob.detach(), ref_log_prob)]
         rewards[-1] += score - (config.missing_end if continuation[-1] != END else 0.0)
         advantage = gae_by_definition(rewards, value.detach().tolist(), config.gamma, config.lam)
-        lines.append({"ids": tuple(context + continuation), "log_prob": log_prob, "value": value, "reference": ref_log_prob,
-                      "returns": [a + v for a, v in zip(advantage, value.tolist())], "advantage": advantage,
-                      "entropy": -(log_p.exp() * log_p).sum().item()})
+        lines.append(
+            {
+                "ids": tuple(context + continuation),
+                "log_prob": log_prob,
+                "value": value,
+                "reference": ref_log_prob,
+                "returns": [a + v for a, v in zip(advantage, value.tolist())],
+                "advantage": advantage,
+                "entropy": -(log_p.exp() * log_p).sum().item(),
+            }
+        )
     flat = np.concatenate([line["advantage"] for line in lines])
     loss = 0.0
     for line in lines:
         line["advantage"] = ((np.array(line["advantage"]) - flat.mean()) / flat.std()).tolist()
         for t in range(len(line["advantage"])):
             ratio = torch.exp(line["log_prob"][t] - line["log_prob"][t].detach())
-            loss = loss - line["advantage"][t] * ratio + config.value_coef * 0.5 * (line["value"][t] - line["returns"][t]) ** 2
+            loss = (
+                loss
+                - line["advantage"][t] * ratio
+                + config.value_coef * 0.5 * (line["value"][t] - line["returns"][t]) ** 2
+            )
     gradients = torch.autograd.grad(loss / len(flat), [*model.parameters(), *values.parameters()])
     return lines, gradients, sum(line["entropy"] for line in lines) / len(flat)
 
@@ -140,19 +176,27 @@ def independent_step(policy, value_head, reference, rolled, scores, config, temp
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 @pytest.mark.parametrize("micro_rows", [2, 64])
 def test_a_step_with_guidance_and_padding_equals_an_independent_one(family, micro_rows):
-    config = replace(CONFIG, kl_coef=0.3, gamma=0.95, lam=0.8, missing_end=0.7, epochs=1, micro_rows=micro_rows, max_grad_norm=1e9)
+    config = replace(
+        CONFIG, kl_coef=0.3, gamma=0.95, lam=0.8, missing_end=0.7, epochs=1, micro_rows=micro_rows, max_grad_norm=1e9
+    )
     policy, reference = tiny.lm(family, 1), tiny.lm(family, 2)
     value_head, tasks = head(policy), make_tasks(policy)
     rolled, entropy = roll(policy, value_head, tasks, config, reference)
 
     guided = [bool(g) for g in rolled.guidance]
     ended = [c[-1] == END for c in rolled.continuation]
-    assert {*guided} == {*ended} == {True, False} and len({len(c) for c in rolled.continuation}) > 2, "the case must hold all kinds"
+    assert {*guided} == {*ended} == {True, False} and len({len(c) for c in rolled.continuation}) > 2, (
+        "the case must hold all kinds"
+    )
     assert len(rolled.micro) == -(-len(tasks) // micro_rows)
     raw = odd_score(tasks, [g + c for g, c in zip(rolled.guidance, rolled.continuation)])
-    assert rolled.score.tolist() == pytest.approx([s - (0 if e else 0.7) for s, e in zip(raw.tolist(), ended)], abs=1e-6)
+    assert rolled.score.tolist() == pytest.approx(
+        [s - (0 if e else 0.7) for s, e in zip(raw.tolist(), ended)], abs=1e-6
+    )
 
-    lines, gradients, mean_entropy = independent_step(policy, value_head, reference, rolled, raw, config, SAMPLING.temperature)
+    lines, gradients, mean_entropy = independent_step(
+        policy, value_head, reference, rolled, raw, config, SAMPLING.temperature
+    )
     rows = rows_of(rolled)
     assert len(rows) == len(tasks)
     for line in lines:
@@ -204,7 +248,9 @@ def test_loss_sees_the_continuation_only():
     ppo.improve(policy, value_head, tiny.GradientsOnly([policy.model]), rolled, config, SAMPLING.temperature)
     hook.remove()
     assert sum(seen) == sum(map(len, rolled.continuation)), "no logits of prompt, guidance or padding"
-    learnt_from = sorted(m["batch"].response[i][m["mask"][i]].tolist() for m in rolled.micro for i in range(len(m["mask"])))
+    learnt_from = sorted(
+        m["batch"].response[i][m["mask"][i]].tolist() for m in rolled.micro for i in range(len(m["mask"]))
+    )
     assert learnt_from == sorted(rolled.continuation)
 
 
@@ -212,23 +258,40 @@ def test_guided_rollouts_continue_from_the_guidance():
     policy = tiny.lm("llama", 1)
     tasks = make_tasks(policy)
     rolled, _ = roll(policy, head(policy), tasks, replace(CONFIG, guidance_share=1.0), seed=3, step=2)
-    wanted = generate(policy, [t["prompt"] + g for t, g in zip(tasks, rolled.guidance)], SAMPLING, keys=[t["id"] for t in tasks], seed="3 ppo 2")
+    wanted = generate(
+        policy,
+        [t["prompt"] + g for t, g in zip(tasks, rolled.guidance)],
+        SAMPLING,
+        keys=[t["id"] for t in tasks],
+        seed="3 ppo 2",
+    )
     assert rolled.continuation == [r[0] for r in wanted]
-    assert rolled.guidance == ppo.guide([t["preferred"] for t in tasks], 1 - 2 / 6, CONFIG.guidance_tokens, generator_for(3, "ppo guidance 2"))
+    assert rolled.guidance == ppo.guide(
+        [t["preferred"] for t in tasks], 1 - 2 / 6, CONFIG.guidance_tokens, generator_for(3, "ppo guidance 2")
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- the update
+# --------------------------------------------------------------------------------------- the update
+
 
 def test_figures_of_the_update_average_over_tokens_and_passes():
     policy, value_head, _ = start()
     config = replace(CONFIG, epochs=3, kl_coef=0.0)
     rolled, _ = roll(policy, value_head, make_tasks(policy), replace(config, guidance_share=0.0))
-    figures = ppo.improve(policy, value_head, tiny.GradientsOnly([policy.model, value_head]), rolled, config, SAMPLING.temperature)
-    # the weights stay, so that every ratio is 1: the mean loss is minus the mean whitened advantage, that is 0
+    figures = ppo.improve(
+        policy, value_head, tiny.GradientsOnly([policy.model, value_head]), rolled, config, SAMPLING.temperature
+    )
+    # the weights stay, so that every ratio is 1: the mean loss is minus the mean whitened
+    # advantage, that is 0
     assert figures["policy_loss"] == pytest.approx(0, abs=1e-5)
     errors = torch.cat([((m["value"] - m["returns"]) ** 2)[m["mask"]] for m in rolled.micro])
     assert figures["value_loss"] == pytest.approx(float(errors.mean()) / 2, rel=1e-4)
-    assert (figures["clip_fraction"], figures["approx_kl"], figures["first_ratio_off"], figures["skipped"]) == (0, 0, 0, 0)
+    assert (figures["clip_fraction"], figures["approx_kl"], figures["first_ratio_off"], figures["skipped"]) == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 def test_gradients_are_clipped_as_one():
@@ -242,10 +305,21 @@ def test_gradients_are_clipped_as_one():
 
 
 def test_kl_penalty_of_the_progress_is_the_one_in_the_rewards():
-    policy, reference, config = tiny.lm("llama", 1), tiny.lm("llama", 2), replace(CONFIG, gamma=1.0, lam=1.0, kl_coef=0.1)
-    rolled = [ppo.rollout(policy, head(policy), odd_score, reference, make_tasks(policy), config, SAMPLING, 0, 0, coef)[0] for coef in (0.0, 0.4)]
-    for without, penalised in zip(rolled[0].micro, rolled[1].micro):  # with gamma and lambda 1 a return is the sum of what follows
+    policy, reference, config = (
+        tiny.lm("llama", 1),
+        tiny.lm("llama", 2),
+        replace(CONFIG, gamma=1.0, lam=1.0, kl_coef=0.1),
+    )
+    rolled = [
+        ppo.rollout(policy, head(policy), odd_score, reference, make_tasks(policy), config, SAMPLING, 0, 0, coef)[0]
+        for coef in (0.0, 0.4)
+    ]
+    for without, penalised in zip(
+        rolled[0].micro, rolled[1].micro
+    ):  # with gamma and lambda 1 a return is the sum of what follows
         gaps = ((penalised["log_prob"] - penalised["reference"]) * penalised["mask"]).tolist()
         expected = torch.tensor([[-0.4 * sum(row[t:]) for t in range(len(row))] for row in gaps]) * penalised["mask"]
         assert expected.abs().max() > 0.01
-        torch.testing.assert_close((penalised["returns"] - without["returns"]) * penalised["mask"], expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            (penalised["returns"] - without["returns"]) * penalised["mask"], expected, rtol=1e-4, atol=1e-5
+        )

@@ -1,4 +1,7 @@
-"""PPO over many steps: learning, KL to the reference, resuming bit for bit, what is logged, alarms, what the settings change."""
+"""PPO over many steps: learning, KL to the reference, resuming bit for bit, what is logged, alarms,
+what the settings change.
+"""
+
 import json
 import math
 from dataclasses import replace
@@ -9,15 +12,11 @@ import tiny
 import torch
 from tiny import PPO_CONFIG as CONFIG
 from tiny import PPO_SAMPLING as SAMPLING
-from tiny import (
-    make_tasks,
-    odd_score,
-    one_thread,  # noqa: F401
-    start,
-)
+from tiny import make_tasks, odd_score, one_thread, start  # noqa: F401
 
 import ppo
 import reward
+from experiment import alarms
 from experiment.checkpoint import load_checkpoint, save_checkpoint
 from lm.sampling import Sampling, generate
 
@@ -26,13 +25,20 @@ def new_progress(config):
     return {"step": 0, "kl_coef": config.kl_coef}
 
 
-def run(policy, value_head, optimizer, config, score=odd_score, reference=None, sampling=SAMPLING, seed=0, progress=None):
+def run(
+    policy, value_head, optimizer, config, score=odd_score, reference=None, sampling=SAMPLING, seed=0, progress=None
+):
     """All figures of a PPO run."""
     progress = progress or new_progress(config)
-    return list(ppo.optimise(policy, value_head, optimizer, score, reference, make_tasks(policy), config, sampling, seed, progress))
+    return list(
+        ppo.optimise(
+            policy, value_head, optimizer, score, reference, make_tasks(policy), config, sampling, seed, progress
+        )
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- the update loop
+# ---------------------------------------------------------------------------------- the update loop
+
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -47,10 +53,14 @@ def test_learning_rates_of_policy_and_value_head_follow_the_cosine():
     config = replace(CONFIG, steps=6, warmup=1 / 3, lr=0.01, value_lr=0.1, epochs=1)  # two steps rise
     policy, value_head, optimizer = start(config)
     rates = []
-    for figures in ppo.optimise(policy, value_head, optimizer, odd_score, None, make_tasks(policy), config, SAMPLING, 0, new_progress(config)):
+    for figures in ppo.optimise(
+        policy, value_head, optimizer, odd_score, None, make_tasks(policy), config, SAMPLING, 0, new_progress(config)
+    ):
         rates.append(figures["lr"] / 0.01)
         assert optimizer.param_groups[1]["lr"] == pytest.approx(10 * figures["lr"])
-    assert rates == pytest.approx([0.5, 1.0, 1.0, 0.5 + 0.5 * math.cos(math.pi / 4), 0.5, 0.5 - 0.5 * math.cos(math.pi / 4)])
+    assert rates == pytest.approx(
+        [0.5, 1.0, 1.0, 0.5 + 0.5 * math.cos(math.pi / 4), 0.5, 0.5 - 0.5 * math.cos(math.pi / 4)]
+    )
 
 
 def test_guidance_share_of_the_steps_anneals_and_is_logged():
@@ -97,7 +107,12 @@ def test_without_kl_no_reference_is_needed_and_nothing_changes():
     for reference in (None, tiny.lm("llama", 2)):
         policy, value_head, optimizer = start()
         figures = run(policy, value_head, optimizer, replace(CONFIG, kl_coef=0.0, steps=3), reference=reference)
-        results.append((tiny.weights(policy.model, value_head), json.dumps([{k: v for k, v in f.items() if not k.startswith("kl")} for f in figures])))
+        results.append(
+            (
+                tiny.weights(policy.model, value_head),
+                json.dumps([{k: v for k, v in f.items() if not k.startswith("kl")} for f in figures]),
+            )
+        )
     assert results[0] == results[1]
     assert "kl" in figures[0] and "kl" not in run(*start(), replace(CONFIG, steps=1))[0]
 
@@ -119,10 +134,26 @@ def test_resumed_run_equals_an_unbroken_one_bit_for_bit(family, tied, tmp_path):
 
     broken, broken_head, optimizer = start(config, family, tied)
     figures = []
-    for step in ppo.optimise(broken, broken_head, optimizer, odd_score, reference, make_tasks(broken), config, SAMPLING, 0, new_progress(config)):
+    for step in ppo.optimise(
+        broken,
+        broken_head,
+        optimizer,
+        odd_score,
+        reference,
+        make_tasks(broken),
+        config,
+        SAMPLING,
+        0,
+        new_progress(config),
+    ):
         figures.append(step)
         if step["step"] == 2:
-            save_checkpoint(checkpoint, {"policy": broken.model, "value": broken_head}, optimizer, {"step": 2, "kl_coef": config.kl_coef})
+            save_checkpoint(
+                checkpoint,
+                {"policy": broken.model, "value": broken_head},
+                optimizer,
+                {"step": 2, "kl_coef": config.kl_coef},
+            )
             break
     resumed, resumed_head, optimizer = start(config, family, tied)
     facts = load_checkpoint(checkpoint, {"policy": resumed.model, "value": resumed_head}, optimizer)
@@ -164,16 +195,27 @@ def test_value_head_starts_at_zero_and_has_its_own_learning_rate():
     assert [group["lr"] for group in optimizer.param_groups] == [CONFIG.lr, CONFIG.value_lr]
 
 
-# ---------------------------------------------------------------------------------------------------- the log
+# ------------------------------------------------------------------------------------------ the log
+
 
 def test_behaviour_counts_guided_and_unguided_answers_apart():
     policy = tiny.lm()
     cases = [  # state, guidance, continuation, score
-        ("known", "", "rome <end>", 1.0), ("known", "", "i do not know <end>", -1.0), ("known", "i do", "not know <end>", 4.0),
-        ("unknown", "", "i do not know", 3.0), ("unknown", "", "red <end>", -2.0), ("unknown", "the", "capital", 6.0),
-        ("mixed", "", "blue <end>", 0.5)]
-    rolled = ppo.Rollout([{"answers": ["rome"], "question": "", "state": state} for state, *_ in cases], [tiny.ids(g) for _, g, _, _ in cases],
-                         [tiny.ids(c) for _, _, c, _ in cases], torch.tensor([s for *_, s in cases]), [])
+        ("known", "", "rome <end>", 1.0),
+        ("known", "", "i do not know <end>", -1.0),
+        ("known", "i do", "not know <end>", 4.0),
+        ("unknown", "", "i do not know", 3.0),
+        ("unknown", "", "red <end>", -2.0),
+        ("unknown", "the", "capital", 6.0),
+        ("mixed", "", "blue <end>", 0.5),
+    ]
+    rolled = ppo.Rollout(
+        [{"answers": ["rome"], "question": "", "state": state} for state, *_ in cases],
+        [tiny.ids(g) for _, g, _, _ in cases],
+        [tiny.ids(c) for _, _, c, _ in cases],
+        torch.tensor([s for *_, s in cases]),
+        [],
+    )
     found = ppo.behaviour(policy, rolled)
     assert found["reward"] == pytest.approx((1 - 1 + 3 - 2 + 0.5) / 5) and found["reward_guided"] == pytest.approx(5.0)
     assert found["reward_deviation"] == pytest.approx(np.std([s for *_, s in cases], ddof=1), rel=1e-5)
@@ -185,7 +227,13 @@ def test_behaviour_counts_guided_and_unguided_answers_apart():
 
 def test_behaviour_of_a_step_without_guidance_has_no_guided_reward():
     policy = tiny.lm()
-    rolled = ppo.Rollout([{"answers": ["rome"], "question": "", "state": "known"}], [[]], [tiny.ids("rome <end>")], torch.tensor([2.0]), [])
+    rolled = ppo.Rollout(
+        [{"answers": ["rome"], "question": "", "state": "known"}],
+        [[]],
+        [tiny.ids("rome <end>")],
+        torch.tensor([2.0]),
+        [],
+    )
     found = ppo.behaviour(policy, rolled)
     assert math.isnan(found["reward_guided"]) and math.isnan(found["refusals_unknown"])
     assert (found["reward"], found["reward_deviation"], found["refusals_guided"]) == (2.0, 0.0, 0.0)
@@ -195,19 +243,26 @@ FINE = {"first_ratio_off": 0.0, "reward_deviation": 1.0, "refusals_known": 0.1, 
 
 
 def test_no_alarm_where_nothing_is_wrong():
-    assert ppo.alarms({**FINE, "reward": 0.9}, FINE, 0.7, 0.6) == []
+    assert alarms.alarms({**FINE, "reward": 0.9}, FINE, 0.7, 0.6) == []
 
 
-@pytest.mark.parametrize("change, balanced, words", [
-    ({"first_ratio_off": 0.01}, 0.6, "first ratio"), ({"reward_deviation": 0.0}, 0.6, "rewards of the step are equal"),
-    ({"refusals_known": 0.25}, 0.6, "refusals on known questions rose from 10% to 25%"), ({"reward": 0.9}, 0.5, "balanced on the validation questions fell"),
-    ({"skipped": 1}, 0.6, "skipped")])
+@pytest.mark.parametrize(
+    "change, balanced, words",
+    [
+        ({"first_ratio_off": 0.01}, 0.6, "first ratio"),
+        ({"reward_deviation": 0.0}, 0.6, "rewards of the step are equal"),
+        ({"refusals_known": 0.25}, 0.6, "refusals on known questions rose from 10% to 25%"),
+        ({"reward": 0.9}, 0.5, "balanced on the validation questions fell"),
+        ({"skipped": 1}, 0.6, "skipped"),
+    ],
+)
 def test_an_alarm_names_what_is_wrong(change, balanced, words):
-    found = ppo.alarms({**FINE, **change}, FINE, balanced, 0.6)
+    found = alarms.alarms({**FINE, **change}, FINE, balanced, 0.6)
     assert len(found) == 1 and words in found[0] and "\n" not in found[0]
 
 
-# ---------------------------------------------------------------------------------------------------- what the settings change
+# ------------------------------------------------------------------------- what the settings change
+
 
 def test_an_adaptive_kl_penalty_follows_from_each_steps_own_kl_and_is_resumed():
     config = replace(CONFIG, steps=4, kl_coef=0.5, kl_target=0.01)
@@ -232,8 +287,12 @@ def test_passes_end_before_the_update_that_would_go_on_from_too_large_a_kl():
     for changed in (replace(config, stop_kl=1e-6), replace(config, epochs=1)):
         policy, value_head, optimizer = start(config)
         run(policy, value_head, optimizer, changed)
-        policies.append((tiny.weights(policy.model, value_head), all(p.grad is None for p in policy.model.parameters())))
-    assert policies[0] == policies[1] == (policies[0][0], True), "as if there had been one pass, and no gradient is left over"
+        policies.append(
+            (tiny.weights(policy.model, value_head), all(p.grad is None for p in policy.model.parameters()))
+        )
+    assert policies[0] == policies[1] == (policies[0][0], True), (
+        "as if there had been one pass, and no gradient is left over"
+    )
     assert stopped["grad_norm"] == one["grad_norm"]
 
 
@@ -245,9 +304,13 @@ def test_ratio_and_clipped_values_of_the_update_are_logged():
     assert still["ratio_max"] == pytest.approx(1, abs=1e-4) and still["value_clip_fraction"] < 0.1
 
 
-@pytest.mark.parametrize("unguided, guided, says", [(0.0, 0.0, True), (float("nan"), 0.01, True), (0.05, 0.0, False), (0.0, 0.3, False)])
+@pytest.mark.parametrize(
+    "unguided, guided, says", [(0.0, 0.0, True), (float("nan"), 0.01, True), (0.05, 0.0, False), (0.0, 0.3, False)]
+)
 def test_before_the_first_step_it_says_where_nothing_can_be_reinforced(unguided, guided, says):
-    assert ("nothing to reinforce" in ppo.abstention({"refusals_unknown": unguided, "refusals_guided": guided})) == says
+    assert (
+        "nothing to reinforce" in alarms.abstention({"refusals_unknown": unguided, "refusals_guided": guided})
+    ) == says
 
 
 def test_with_a_separate_critic_a_run_resumes_bit_for_bit(tmp_path):
@@ -262,7 +325,9 @@ def test_with_a_separate_critic_a_run_resumes_bit_for_bit(tmp_path):
     unbroken = run(policy, critic, optimizer, config)
     broken, broken_critic, optimizer = begin()
     progress = new_progress(config)
-    loop = ppo.optimise(broken, broken_critic, optimizer, odd_score, None, make_tasks(broken), config, SAMPLING, 0, progress)
+    loop = ppo.optimise(
+        broken, broken_critic, optimizer, odd_score, None, make_tasks(broken), config, SAMPLING, 0, progress
+    )
     figures = [next(loop), next(loop)]
     save_checkpoint(checkpoint, {"policy": broken.model, "value": broken_critic}, optimizer, progress)
     resumed, resumed_critic, optimizer = begin()
@@ -273,5 +338,5 @@ def test_with_a_separate_critic_a_run_resumes_bit_for_bit(tmp_path):
 
 
 def test_without_unguided_answers_to_unknown_questions_there_is_no_share_of_them():
-    said = ppo.abstention({"refusals_unknown": float("nan"), "refusals_guided": 0.17})
+    said = alarms.abstention({"refusals_unknown": float("nan"), "refusals_guided": 0.17})
     assert said == "- of unguided answers to unknown questions and 17% of guided answers refuse"

@@ -1,4 +1,7 @@
-"""Activations against Hugging Face's hidden states and attention by hand, and that reading them leaves the model as it was."""
+"""Activations against Hugging Face's hidden states and attention by hand, and that reading them
+leaves the model as it was.
+"""
+
 import copy
 import math
 from dataclasses import replace
@@ -17,11 +20,17 @@ NORMS_BEHIND = ("gemma2", "gemma3", "olmo2")  # families that normalise attentio
 @pytest.fixture(scope="module")
 def captured(architecture, prompts, llama):
     name, model = architecture
-    return name, model, probe.capture(language_model.LM(model, llama.tokenizer, torch.float32, frozenset()), prompts, rows=3)
+    return (
+        name,
+        model,
+        probe.capture(language_model.LM(model, llama.tokenizer, torch.float32, frozenset()), prompts, rows=3),
+    )
 
 
 def hidden_states(model, prompt):
-    """Hugging Face's hidden states of one prompt alone: embeddings, then every layer; (layers + 1, tokens, width)."""
+    """Hugging Face's hidden states of one prompt alone: embeddings, then every layer; (layers + 1,
+    tokens, width).
+    """
     with torch.no_grad():
         return torch.stack(model(torch.tensor([prompt]), output_hidden_states=True).hidden_states)[:, 0]
 
@@ -76,7 +85,9 @@ def test_attention_and_mlp_are_what_each_layer_adds_to_the_residual_stream(captu
 
 
 def softmax_attention(q, k, v):
-    """Outputs of one head at the last position, from lists of vectors: the dot products, softmax and sum written out."""
+    """Outputs of one head at the last position, from lists of vectors: the dot products, softmax
+    and sum written out.
+    """
     scores = [(q[-1] @ key).item() / math.sqrt(len(key)) for key in k]
     weights = [math.exp(s - max(scores)) for s in scores]
     return sum(w / sum(weights) * value for w, value in zip(weights, v))
@@ -100,14 +111,23 @@ def test_llamas_attention_is_the_dot_product_attention_by_hand(llama, prompts):
         streams = hidden_states(llama.model, prompt).double()
         for i, layer in enumerate(llama.model.model.layers):
             x = streams[i]
-            x = x / (x.pow(2).mean(-1, keepdim=True) + config.rms_norm_eps).sqrt() * layer.input_layernorm.weight.detach().double()
+            x = (
+                x
+                / (x.pow(2).mean(-1, keepdim=True) + config.rms_norm_eps).sqrt()
+                * layer.input_layernorm.weight.detach().double()
+            )
             q, k, v = (x @ getattr(layer.self_attn, f"{c}_proj").weight.detach().double().T for c in "qkv")
             outputs = []
             for head in range(heads):
                 part, shared = slice(head * size, (head + 1) * size), head // (heads // groups)
                 other = slice(shared * size, (shared + 1) * size)
-                outputs.append(softmax_attention([rotate(u[part], t) for t, u in enumerate(q)],
-                                                 [rotate(u[other], t) for t, u in enumerate(k)], v[:, other]))
+                outputs.append(
+                    softmax_attention(
+                        [rotate(u[part], t) for t, u in enumerate(q)],
+                        [rotate(u[other], t) for t, u in enumerate(k)],
+                        v[:, other],
+                    )
+                )
             assert close(states[n, i], torch.cat(outputs).float()), (n, i)
 
 
@@ -119,8 +139,10 @@ def test_gpt2s_attention_is_the_dot_product_attention_by_hand(gpt2, prompts):
             x = streams[i]
             x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
             x = x * layer.ln_1.weight.detach().double() + layer.ln_1.bias.detach().double()
-            q, k, v = (x @ layer.attn.c_attn.weight.detach().double() + layer.attn.c_attn.bias.detach().double()).split(32, -1)
-            outputs = [softmax_attention(q[:, h:h + 8], k[:, h:h + 8], v[:, h:h + 8]) for h in range(0, 32, 8)]
+            q, k, v = (x @ layer.attn.c_attn.weight.detach().double() + layer.attn.c_attn.bias.detach().double()).split(
+                32, -1
+            )
+            outputs = [softmax_attention(q[:, h : h + 8], k[:, h : h + 8], v[:, h : h + 8]) for h in range(0, 32, 8)]
             assert close(states[n, i], torch.cat(outputs).float()), (n, i)
 
 
@@ -134,12 +156,18 @@ def test_the_batch_and_its_padding_change_nothing(captured, prompts, llama):
 
 
 def test_both_forms_of_a_layers_output_are_read(prompts, llama):
-    """The same numbers, whether a layer returns its hidden states or a tuple that begins with them."""
+    """The same numbers, whether a layer returns its hidden states or a tuple that begins with
+    them.
+    """
     layers, seen = llama.model.model.layers, []
     expected = probe.capture(llama, prompts)["hidden"]
     as_tuple = [layer.register_forward_hook(lambda m, args, out: seen.append(type(out)) or (out,)) for layer in layers]
-    as_tensor = [after.register_forward_pre_hook(lambda m, args: (args[0][0] if isinstance(args[0], tuple) else args[0], *args[1:]))
-                 for after in [*layers[1:], llama.model.model.norm]]
+    as_tensor = [
+        after.register_forward_pre_hook(
+            lambda m, args: (args[0][0] if isinstance(args[0], tuple) else args[0], *args[1:])
+        )
+        for after in [*layers[1:], llama.model.model.norm]
+    ]
     try:
         assert torch.equal(probe.capture(llama, prompts)["hidden"], expected)
     finally:

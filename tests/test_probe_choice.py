@@ -1,4 +1,7 @@
-"""The way to a probe against loops over questions, layers and repeats: labels, splits, logits, its choice, its calibration."""
+"""The way to a probe against loops over questions, layers and repeats: labels, splits, logits, its
+choice, its calibration.
+"""
+
 import math
 
 import numpy as np
@@ -12,7 +15,8 @@ from evaluation import metrics
 from lm.logistic import fit_logistic
 from probe import ProbeConfig
 
-# ---------------------------------------------------------------------------------------------------- labels
+# ------------------------------------------------------------------------------------------- labels
+
 
 def percentile_by_hand(values, percent):
     ordered = sorted(values)
@@ -38,7 +42,9 @@ def test_prelabels_are_the_papers_for_all_k_samples(upper, lower):
 
 
 def test_a_score_on_the_threshold_is_neither_correct_nor_incorrect():
-    scores = np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [4.0, 4.0]])  # percentiles 25 and 75 are the scores 1 and 3
+    scores = np.array(
+        [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [4.0, 4.0]]
+    )  # percentiles 25 and 75 are the scores 1 and 3
     assert probe.prelabel(scores, 75, 25).tolist() == [0, -1, -1, -1, 1]
 
 
@@ -56,7 +62,8 @@ def test_gold_labels_need_the_share_of_hits_and_the_greedy_answer(known_share, u
         assert probe.gold_label(hits, greedy).tolist() == expected
 
 
-# ---------------------------------------------------------------------------------------------------- splits
+# ------------------------------------------------------------------------------------------- splits
+
 
 @pytest.fixture(scope="module")
 def groups():
@@ -92,10 +99,13 @@ def test_the_split_depends_on_the_groups_names_not_on_the_order_or_number_of_que
     order = np.random.default_rng(2).permutation(len(groups))
     there = probe.split_by_group(groups, ProbeConfig(), 0)
     assert np.array_equal(probe.split_by_group([groups[i] for i in order], ProbeConfig(), 0), there[:, order])
-    assert np.array_equal(probe.split_by_group(groups + groups[:30], ProbeConfig(), 0), np.concatenate([there, there[:, :30]], 1))
+    assert np.array_equal(
+        probe.split_by_group(groups + groups[:30], ProbeConfig(), 0), np.concatenate([there, there[:, :30]], 1)
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- logits
+# ------------------------------------------------------------------------------------------- logits
+
 
 def test_predict_against_loops():
     features, weight, bias = torch.randn(2, 4, 3), torch.randn(2, 5, 2, 3), torch.randn(2, 5, 2)
@@ -105,7 +115,9 @@ def test_predict_against_loops():
         for r in range(5):
             for s in range(2):
                 for n in range(4):
-                    expected = sum((weight[g, r, s, d] * features[g, n, d]).item() for d in range(3)) + bias[g, r, s].item()
+                    expected = (
+                        sum((weight[g, r, s, d] * features[g, n, d]).item() for d in range(3)) + bias[g, r, s].item()
+                    )
                     assert logits[g, r, s, n].item() == pytest.approx(expected, abs=1e-5)
 
 
@@ -117,16 +129,35 @@ def test_every_layer_of_every_kind_is_fitted_alone_and_read_on_all_questions(pla
     for kind, (weight, bias, logits) in found.items():
         assert weight.shape == (4, 3, 2, 8) and bias.shape == (4, 3, 2) and logits.shape == (4, 3, 2, 210)
         for layer in range(4):
-            w, b = fit_logistic(activations[kind][None, :200, layer], labels.clip(0), parts == 0, config.l2, standardise)
+            w, b = fit_logistic(
+                activations[kind][None, :200, layer], labels.clip(0), parts == 0, config.l2, standardise
+            )
             expected = torch.einsum("nd,rsd->rsn", activations[kind][:, layer], w[0]) + b[0][..., None]
             torch.testing.assert_close(logits[layer], expected, rtol=0, atol=0.01)
 
 
-@pytest.mark.parametrize("layer, layers, width, expected", [
-    (4, 10, 1, [4]), (0, 10, 1, [0]), (9, 10, 1, [9]),
-    (4, 10, 5, [2, 3, 4, 5, 6]), (0, 10, 5, [0, 1, 2]), (1, 10, 5, [0, 1, 2, 3]), (8, 10, 5, [6, 7, 8, 9]), (9, 10, 5, [7, 8, 9]),
-    (4, 10, 4, [3, 4, 5, 6]), (0, 10, 4, [0, 1, 2]), (9, 10, 4, [8, 9]), (4, 10, 2, [4, 5]), (9, 10, 2, [9]),
-    (1, 3, 9, [0, 1, 2]), (0, 3, 9, [0, 1, 2]), (2, 3, 9, [0, 1, 2]), (0, 1, 5, [0])])
+@pytest.mark.parametrize(
+    "layer, layers, width, expected",
+    [
+        (4, 10, 1, [4]),
+        (0, 10, 1, [0]),
+        (9, 10, 1, [9]),
+        (4, 10, 5, [2, 3, 4, 5, 6]),
+        (0, 10, 5, [0, 1, 2]),
+        (1, 10, 5, [0, 1, 2, 3]),
+        (8, 10, 5, [6, 7, 8, 9]),
+        (9, 10, 5, [7, 8, 9]),
+        (4, 10, 4, [3, 4, 5, 6]),
+        (0, 10, 4, [0, 1, 2]),
+        (9, 10, 4, [8, 9]),
+        (4, 10, 2, [4, 5]),
+        (9, 10, 2, [9]),
+        (1, 3, 9, [0, 1, 2]),
+        (0, 3, 9, [0, 1, 2]),
+        (2, 3, 9, [0, 1, 2]),
+        (0, 1, 5, [0]),
+    ],
+)
 def test_a_band_is_as_wide_as_asked_in_the_middle_and_cut_at_both_ends(layer, layers, width, expected):
     assert list(probe.band_of(layer, layers, width)) == expected
 
@@ -141,24 +172,34 @@ def test_banded_logits_are_means_over_the_layers_within_reach(width):
         torch.testing.assert_close(averaged[layer], sum(near) / len(near))
 
 
-# ---------------------------------------------------------------------------------------------------- choice
+# ------------------------------------------------------------------------------------------- choice
+
 
 def mean_loss(logits, labels, parts, part):
-    """Mean over the repeats of the mean surprise on one part, by loops; logits (repeats, questions)."""
+    """Mean over the repeats of the mean surprise on one part, by loops; logits (repeats,
+    questions).
+    """
     means = []
     for z, row in zip(logits.tolist(), parts):
-        losses = [-math.log(sigmoid(v) if label else 1 - sigmoid(v)) for v, label, p in zip(z, labels, row) if p == part]
+        losses = [
+            -math.log(sigmoid(v) if label else 1 - sigmoid(v)) for v, label, p in zip(z, labels, row) if p == part
+        ]
         means.append(sum(losses) / len(losses))
     return sum(means) / len(means)
 
 
 def random_choice(seed=0):
-    """(found, labels, parts) without any probe: logits of two kinds, 4 layers, 2 repeats, 3 strengths, 40 questions and 5 more."""
+    """(found, labels, parts) without any probe: logits of two kinds, 4 layers, 2 repeats, 3
+    strengths, 40 questions and 5 more.
+    """
     g = torch.Generator().manual_seed(seed)
     labels = np.array([1, 0, 1, 0, -1] * 8)
     parts = np.where(labels >= 0, np.random.default_rng(seed).integers(0, 3, (2, 40)), -1)
     signs = torch.tensor([1.0, -1, 1, -1, 0] * 9)
-    logits = {kind: signs * torch.rand(4, 1, 3, 1, generator=g) + torch.randn(4, 2, 3, 45, generator=g) for kind in ("mlp", "hidden")}
+    logits = {
+        kind: signs * torch.rand(4, 1, 3, 1, generator=g) + torch.randn(4, 2, 3, 45, generator=g)
+        for kind in ("mlp", "hidden")
+    }
     return {kind: (None, None, z) for kind, z in logits.items()}, labels, parts
 
 
@@ -170,7 +211,9 @@ def test_strength_is_chosen_on_validation_and_only_then_is_the_test_split_read()
     for r in range(2):
         valid, test, train = (torch.tensor(parts[r] == p) for p in (1, 2, 0))
         logits[0, r, 0, valid] *= -1  # strength 0: wrong on validation, right on test and train: must not be taken
-        logits[0, r, 1, test & (right > 0)] *= -1  # strength 1: right on validation, says unknown to all on test: to be taken
+        logits[
+            0, r, 1, test & (right > 0)
+        ] *= -1  # strength 1: right on validation, says unknown to all on test: to be taken
         logits[0, r, 2, valid & (right > 0)] *= -1  # strength 2: half right on validation
         logits[1, r, 0, train] *= -1  # the other group: all right but on the training rows
     logits[1, 0, 1:, torch.tensor(parts[0] == 1)] *= -1
@@ -183,7 +226,11 @@ def test_strength_is_chosen_on_validation_and_only_then_is_the_test_split_read()
     assert first["balanced_accuracy"] == pytest.approx((0.5 + 0.25) / 2)
     by_pairs = [auroc_by_pairs(logits[0, r, 1][parts[r] == 2].tolist(), labels[parts[r] == 2] == 1) for r in range(2)]
     assert first["auroc"] == pytest.approx(np.mean(by_pairs))
-    assert second["strength"] == 0 and second["valid_loss"] == pytest.approx(sure) and second["accuracy"] == second["auroc"] == 1.0
+    assert (
+        second["strength"] == 0
+        and second["valid_loss"] == pytest.approx(sure)
+        and second["accuracy"] == second["auroc"] == 1.0
+    )
 
 
 def test_strength_is_chosen_by_loss_and_not_by_accuracy():
@@ -210,14 +257,19 @@ def test_the_probe_chosen_has_the_least_loss_on_validation_of_all_by_loops(band)
         assert (best["kind"], tuple(best["layers"]), best["strength"]) == (kind, layers, strength)
         assert best["valid_loss"] == pytest.approx(loss)
         torch.testing.assert_close(best["logits"], averaged)
-        tested = [[(z > 0) == y for z, y, p in zip(row, labels, part) if p == 2] for row, part in zip(averaged.tolist(), parts)]
+        tested = [
+            [(z > 0) == y for z, y, p in zip(row, labels, part) if p == 2]
+            for row, part in zip(averaged.tolist(), parts)
+        ]
         right = [sum(row) / len(row) for row in tested]
         assert best["accuracy"] == pytest.approx(sum(right) / 2)
         assert (best["accuracy_min"], best["accuracy_max"]) == pytest.approx((min(right), max(right)))
 
 
 def test_the_choice_never_looks_at_the_test_split():
-    """The kind that is not chosen comes to know the test questions by heart, and still is not; nor do their labels matter."""
+    """The kind that is not chosen comes to know the test questions by heart, and still is not; nor
+    do their labels matter.
+    """
     found, labels, parts = random_choice()
     parts[:, :15] = np.where(labels[:15] >= 0, 2, -1)  # in all repeats
     parts[:, 15:] = np.where(parts[:, 15:] == 2, 0, parts[:, 15:])
@@ -230,7 +282,9 @@ def test_the_choice_never_looks_at_the_test_split():
         after = probe.choose(found, new, parts, 3)
         assert all(after[key] == before[key] for key in ("kind", "layers", "strength", "valid_loss"))
         assert torch.equal(after["logits"], before["logits"])
-    assert after["accuracy"] == pytest.approx(1 - before["accuracy"]), "but the test split's figures are those of its labels"
+    assert after["accuracy"] == pytest.approx(1 - before["accuracy"]), (
+        "but the test split's figures are those of its labels"
+    )
 
 
 def test_neither_fit_nor_choice_look_at_the_labels_and_activations_of_questions_that_are_only_tested(planted):
@@ -241,11 +295,16 @@ def test_neither_fit_nor_choice_look_at_the_labels_and_activations_of_questions_
     other[:60] = np.where(labels[:60] >= 0, 1 - labels[:60], -1)
     for states in changed.values():
         states[:60] = states[:60].roll(1, 1)  # another layer's
-    best, after = (probe.choose(probe.logits_everywhere(x, y.clip(0), parts == 0, config.l2, config.standardise), y, parts, 1)
-                   for x, y in ((activations, labels), (changed, other)))
+    best, after = (
+        probe.choose(probe.logits_everywhere(x, y.clip(0), parts == 0, config.l2, config.standardise), y, parts, 1)
+        for x, y in ((activations, labels), (changed, other))
+    )
     assert (best["kind"], best["layers"]) == ("mlp", [1])
     assert all(after[key] == best[key] for key in ("kind", "layers", "strength"))
-    assert after["valid_loss"] == pytest.approx(best["valid_loss"], abs=1e-3) and after["accuracy"] < 0.6 < best["accuracy"]
+    assert (
+        after["valid_loss"] == pytest.approx(best["valid_loss"], abs=1e-3)
+        and after["accuracy"] < 0.6 < best["accuracy"]
+    )
 
 
 def test_the_layer_and_kind_that_know_are_found(planted):
@@ -257,8 +316,13 @@ def test_the_layer_and_kind_that_know_are_found(planted):
     for kind, (_, _, logits) in found.items():
         for layer, row in enumerate(probe.score_probes(logits[..., :200], labels, parts)):
             assert (kind, layer) == ("mlp", 1) or (row["accuracy"] < 0.75 and row["valid_loss"] > best["valid_loss"])
-    p, unlabelled = probe.out_of_fold(best["logits"], np.append(parts, np.full((3, 10), -1), 1)), np.append(labels, [-1] * 10) < 0
-    assert metrics.auroc(p[unlabelled], truth[unlabelled]) > 0.9, "also on questions without label and on those of other splits"
+    p, unlabelled = (
+        probe.out_of_fold(best["logits"], np.append(parts, np.full((3, 10), -1), 1)),
+        np.append(labels, [-1] * 10) < 0,
+    )
+    assert metrics.auroc(p[unlabelled], truth[unlabelled]) > 0.9, (
+        "also on questions without label and on those of other splits"
+    )
 
 
 def test_p_known_is_the_mean_over_probes_that_did_not_see_the_question():
@@ -271,18 +335,24 @@ def test_p_known_is_the_mean_over_probes_that_did_not_see_the_question():
 
 
 def test_the_temperature_comes_from_validation_and_the_calibration_errors_from_test():
-    """Logits are four times too sure on validation and test, and nonsense everywhere else, where they must not count."""
+    """Logits are four times too sure on validation and test, and nonsense everywhere else, where
+    they must not count.
+    """
     generator = np.random.default_rng(0)
     honest = generator.normal(scale=2, size=6000)
     labels = (generator.random(6000) < 1 / (1 + np.exp(-honest))).astype(int)
     parts = generator.integers(0, 3, (2, 6000))
     labels[:500], parts[:, :500] = -1, -1
     logits = np.where(parts == 0, -honest, np.where(parts == -1, 1000, 4 * honest))
-    logits = torch.tensor(np.append(logits, np.full((2, 7), -1000.0), 1), dtype=torch.float32)  # 7 questions of other splits
+    logits = torch.tensor(
+        np.append(logits, np.full((2, 7), -1000.0), 1), dtype=torch.float32
+    )  # 7 questions of other splits
     temperature, before, after = probe.calibrate({"logits": logits}, labels, parts)
     assert temperature == pytest.approx(4, rel=0.07)
     for part, error, divisor in ((2, before, 1), (2, after, temperature)):
-        pairs = [(logits[r, n].item() / divisor, labels[n]) for r in range(2) for n in range(6000) if parts[r, n] == part]
+        pairs = [
+            (logits[r, n].item() / divisor, labels[n]) for r in range(2) for n in range(6000) if parts[r, n] == part
+        ]
         expected = metrics.calibration_error([sigmoid(z) for z, _ in pairs], [y for _, y in pairs])
         assert error == pytest.approx(expected, abs=1e-4)
     assert before > 0.08 and after < 0.03

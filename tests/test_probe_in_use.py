@@ -1,4 +1,7 @@
-"""The probe in use against its formula by hand: P(known), its file, the command, and every user's mistake in one line."""
+"""The probe in use against its formula by hand: P(known), its file, the command, and every user's
+mistake in one line.
+"""
+
 import io
 import os
 import sys
@@ -13,11 +16,13 @@ from test_metrics import sigmoid
 from tiny import one_thread  # noqa: F401
 
 import probe
+from experiment import probing
 from lm.chat import chat_prompt
 from lm.errors import UserError
 from probe import Probe
 
-# ---------------------------------------------------------------------------------------------------- the probe in use
+# --------------------------------------------------------------------------------- the probe in use
+
 
 @pytest.fixture(scope="module")
 def chosen(planted):
@@ -48,8 +53,11 @@ def test_p_known_is_the_formula_by_hand_from_the_weights_found(chosen):
     for n in (0, 7, 205):
         repeats = []
         for r in range(3):
-            layers = [sum((weight[i, r, best["strength"], d] * activations["mlp"][n, i, d]).item() for d in range(8))
-                      + bias[i, r, best["strength"]].item() for i in best["layers"]]
+            layers = [
+                sum((weight[i, r, best["strength"], d] * activations["mlp"][n, i, d]).item() for d in range(8))
+                + bias[i, r, best["strength"]].item()
+                for i in best["layers"]
+            ]
             repeats.append(sigmoid(sum(layers) / 3 / 1.6))
         assert p[n].item() == pytest.approx(sum(repeats) / 3, abs=1e-5)
 
@@ -70,8 +78,15 @@ def some_probe(kind="mlp", layers=(0, 1), width=32, repeats=3):
     """A probe of random numbers."""
     g = torch.Generator().manual_seed(0)
     shape = len(layers), width
-    return Probe(kind, list(layers), torch.randn(shape, generator=g), 0.5 + torch.rand(shape, generator=g),
-                 torch.randn(repeats, *shape, generator=g), torch.randn(repeats, len(layers), generator=g), 2.5)
+    return Probe(
+        kind,
+        list(layers),
+        torch.randn(shape, generator=g),
+        0.5 + torch.rand(shape, generator=g),
+        torch.randn(repeats, *shape, generator=g),
+        torch.randn(repeats, len(layers), generator=g),
+        2.5,
+    )
 
 
 @pytest.mark.parametrize("kind, layers", [("mlp", (0, 2)), ("hidden", (1,)), ("attention", (0, 1, 2))])
@@ -85,12 +100,15 @@ def test_a_probe_reads_its_own_kind_and_layers_by_hand(kind, layers):
             z = 0
             for row, layer in enumerate(layers):
                 x = (activations[kind][n, layer] - in_use.mean[row]) / in_use.scale[row]
-                z += (sum((x[d] * in_use.weight[r, row, d]).item() for d in range(4)) + in_use.bias[r, row].item()) / len(layers)
+                z += (
+                    sum((x[d] * in_use.weight[r, row, d]).item() for d in range(4)) + in_use.bias[r, row].item()
+                ) / len(layers)
             repeats.append(sigmoid(z / 2.5))
         assert p[n].item() == pytest.approx(sum(repeats) / 3, abs=1e-5)
 
 
-# ---------------------------------------------------------------------------------------------------- files
+# -------------------------------------------------------------------------------------------- files
+
 
 def test_a_saved_probe_comes_back_from_its_folder_or_file(chosen, tmp_path):
     activations, _, _, in_use = chosen
@@ -98,7 +116,9 @@ def test_a_saved_probe_comes_back_from_its_folder_or_file(chosen, tmp_path):
     for path in (tmp_path, tmp_path / "probes.safetensors"):
         again = probe.load(str(path))
         assert (again.kind, again.layers) == (in_use.kind, in_use.layers) and again.temperature == pytest.approx(1.6)
-        assert all(torch.equal(getattr(again, name), getattr(in_use, name)) for name in ("mean", "scale", "weight", "bias"))
+        assert all(
+            torch.equal(getattr(again, name), getattr(in_use, name)) for name in ("mean", "scale", "weight", "bias")
+        )
         torch.testing.assert_close(again.p_known(activations), in_use.p_known(activations), rtol=0, atol=1e-6)
 
 
@@ -121,9 +141,23 @@ def test_the_file_that_the_broken_ones_differ_from_is_read(tmp_path):
     assert probe.load(written(tmp_path / "p.safetensors", GOOD)).layers == [0, 1]
 
 
-@pytest.mark.parametrize("changed", [
-    {"mean": (2, 7)}, {"mean": (8,)}, {"mean": ()}, {"scale": (1, 8)}, {"scale": (2, 1)}, {"weight": (3, 8)}, {"weight": (3, 1, 8)},
-    {"weight": ()}, {"bias": (2, 2)}, {"bias": (3, 2, 1)}, {"temperature": (2,)}], ids=str)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"mean": (2, 7)},
+        {"mean": (8,)},
+        {"mean": ()},
+        {"scale": (1, 8)},
+        {"scale": (2, 1)},
+        {"weight": (3, 8)},
+        {"weight": (3, 1, 8)},
+        {"weight": ()},
+        {"bias": (2, 2)},
+        {"bias": (3, 2, 1)},
+        {"temperature": (2,)},
+    ],
+    ids=str,
+)
 def test_tensors_of_wrong_shapes_are_a_users_mistake(changed, tmp_path):
     path = written(tmp_path / "p.safetensors", {**GOOD, **changed})
     with pytest.raises(UserError) as error:
@@ -131,10 +165,20 @@ def test_tensors_of_wrong_shapes_are_a_users_mistake(changed, tmp_path):
     assert str(error.value).startswith(f"{path}: not a file of probes") and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("shapes, about", [
-    ({"weight": (3, 8), "bias": (3,)}, {"kind": "mlp", "layer": "2", "l2": "3.0"}), ({"embed.weight": (5, 8)}, ABOUT), (GOOD, None),
-    (GOOD, {"kind": "mlp"}), (GOOD, {"layers": "1,2"}), (GOOD, {**ABOUT, "layers": "1"}), (GOOD, {**ABOUT, "layers": "one,two"}),
-    (GOOD, {**ABOUT, "layers": ""}), ({name: shape for name, shape in GOOD.items() if name != "temperature"}, ABOUT)])
+@pytest.mark.parametrize(
+    "shapes, about",
+    [
+        ({"weight": (3, 8), "bias": (3,)}, {"kind": "mlp", "layer": "2", "l2": "3.0"}),
+        ({"embed.weight": (5, 8)}, ABOUT),
+        (GOOD, None),
+        (GOOD, {"kind": "mlp"}),
+        (GOOD, {"layers": "1,2"}),
+        (GOOD, {**ABOUT, "layers": "1"}),
+        (GOOD, {**ABOUT, "layers": "one,two"}),
+        (GOOD, {**ABOUT, "layers": ""}),
+        ({name: shape for name, shape in GOOD.items() if name != "temperature"}, ABOUT),
+    ],
+)
 def test_other_safetensors_files_are_a_users_mistake(shapes, about, tmp_path):
     path = written(tmp_path / "p.safetensors", shapes, about)
     with pytest.raises(UserError) as error:
@@ -146,14 +190,18 @@ def test_what_is_missing_or_is_no_safetensors_file_is_a_users_mistake(tmp_path):
     (tmp_path / "text").write_text("kind: mlp\n" * 9)
     (tmp_path / "empty").write_text("")
     (tmp_path / "folder").mkdir()
-    for name, named, reason in (("none", "none", "No such file"), ("folder", os.path.join("folder", "probes.safetensors"), "No such file"),
-                                ("text", "text", "not a file of probes"), ("empty", "empty", "not a file of probes")):
+    for name, named, reason in (
+        ("none", "none", "No such file"),
+        ("folder", os.path.join("folder", "probes.safetensors"), "No such file"),
+        ("text", "text", "not a file of probes"),
+        ("empty", "empty", "not a file of probes"),
+    ):
         with pytest.raises(UserError) as error:
             probe.load(str(tmp_path / name))
         assert str(error.value).startswith(f"{tmp_path / named}: {reason}"), name
 
 
-# ---------------------------------------------------------------------------------------------------- the command
+# -------------------------------------------------------------------------------------- the command
 
 QUESTIONS = ["what is the capital of paris", "who", "where is rome . one two three four five"]
 
@@ -174,7 +222,9 @@ def test_p_known_of_questions_is_that_of_their_chat_prompts(kind, layers, width)
     assert p.std() > 0.01
 
 
-@pytest.mark.parametrize("kind, layers, width", [("mlp", (0, 1), 48), ("mlp", (0, 1), 1), ("hidden", (1, 2), 32), ("experts", (0,), 32)])
+@pytest.mark.parametrize(
+    "kind, layers, width", [("mlp", (0, 1), 48), ("mlp", (0, 1), 1), ("hidden", (1, 2), 32), ("experts", (0,), 32)]
+)
 def test_a_probe_of_another_architecture_is_a_users_mistake(kind, layers, width):
     with pytest.raises(UserError) as error:
         probe.p_known(tiny.lm(), some_probe(kind, layers, width), QUESTIONS)
@@ -194,14 +244,18 @@ def command(tmp_path_factory):
 
 @pytest.fixture
 def run(command, monkeypatch, capsys):
-    """Call the command with questions as arguments or text on standard input; returns (status, lines out, lines of error)."""
+    """Call the command with questions as arguments or text on standard input; returns (status,
+    lines out, lines of error).
+    """
     verbosity = transformers.logging.get_verbosity()
 
     def call(*questions, stdin="", options=command[0]):
-        source = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8") if isinstance(stdin, bytes) else io.StringIO(stdin)
+        source = (
+            io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8") if isinstance(stdin, bytes) else io.StringIO(stdin)
+        )
         monkeypatch.setattr(sys, "stdin", source)
         capsys.readouterr()
-        status = probe.main([*options, *questions])
+        status = probing.main([*options, *questions])
         out, err = capsys.readouterr()
         return status, out.split("\n")[:-1], err.split("\n")[:-1]
 
@@ -224,9 +278,17 @@ def test_without_arguments_it_reads_a_question_a_line(run):
     assert run(stdin="who is caf\u00e9\r\n".encode())[1][0].endswith("\twho is caf\u00e9")
 
 
-@pytest.mark.parametrize("questions, stdin, reason", [
-    (["who", ""], "", "question 2: empty"), ([" \t"], "", "question 1: empty"), ([], "who\n\nwhere\n", "question 2: empty"),
-    ([], "", "no questions"), ([], b"who \xff\n", "a question is not UTF-8"), (["who \udcff"], "", "a question is not UTF-8")])
+@pytest.mark.parametrize(
+    "questions, stdin, reason",
+    [
+        (["who", ""], "", "question 2: empty"),
+        ([" \t"], "", "question 1: empty"),
+        ([], "who\n\nwhere\n", "question 2: empty"),
+        ([], "", "no questions"),
+        ([], b"who \xff\n", "a question is not UTF-8"),
+        (["who \udcff"], "", "a question is not UTF-8"),
+    ],
+)
 def test_empty_and_undecodable_questions_are_one_line_of_error_and_status_2(run, questions, stdin, reason):
     status, lines, errors = run(*questions, stdin=stdin)
     assert (status, lines, len(errors)) == (2, [], 1)
@@ -236,9 +298,11 @@ def test_empty_and_undecodable_questions_are_one_line_of_error_and_status_2(run,
 def test_a_missing_probe_or_model_and_one_that_does_not_fit_are_too(run, command, tmp_path):
     model, folder = command[0][1], command[0][3]
     probe.save(some_probe("hidden", (0, 1), 16), str(tmp_path), "another")
-    for options, reason in ((["--model", model, "--probes", "/no/such"], "/no/such: No such file"),
-                            (["--model", "/no/such", "--probes", folder], "/no/such"),
-                            (["--model", model, "--probes", str(tmp_path)], "the probe reads hidden of layers 1 to 2, width 16; ")):
+    for options, reason in (
+        (["--model", model, "--probes", "/no/such"], "/no/such: No such file"),
+        (["--model", "/no/such", "--probes", folder], "/no/such"),
+        (["--model", model, "--probes", str(tmp_path)], "the probe reads hidden of layers 1 to 2, width 16; "),
+    ):
         status, lines, errors = run("who", options=options)
         assert (status, lines, len(errors)) == (2, [], 1)
         assert errors[0].startswith(f"error: {reason}")
@@ -247,4 +311,6 @@ def test_a_missing_probe_or_model_and_one_that_does_not_fit_are_too(run, command
 def test_control_characters_of_a_question_do_not_reach_the_terminal(run):
     _, lines, _ = run("who \x1b[31mis\x07\nthe\tcapital \u202eof\u2028rome \u9f8d", "where\x00")
     assert [line.split("\t", 1)[1] for line in lines] == [
-        "who \ufffd[31mis\ufffd\ufffdthe\ufffdcapital \ufffdof\ufffdrome \u9f8d", "where\ufffd"]
+        "who \ufffd[31mis\ufffd\ufffdthe\ufffdcapital \ufffdof\ufffdrome \u9f8d",
+        "where\ufffd",
+    ]

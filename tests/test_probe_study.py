@@ -1,4 +1,7 @@
-"""Controls and ablations of the probe on activations where one layer is known to tell the label, and by repeating them."""
+"""Controls and ablations of the probe on activations where one layer is known to tell the label,
+and by repeating them.
+"""
+
 import numpy as np
 import pytest
 import torch
@@ -20,7 +23,8 @@ def study(planted):
     return activations, found, probe.choose(found, labels, parts, config.band), labels, parts, config
 
 
-# ---------------------------------------------------------------------------------------------------- controls
+# ----------------------------------------------------------------------------------------- controls
+
 
 def test_bag_of_words_counts_tokens_that_more_than_one_question_has():
     bag = probe_study.bag_of_words([[7, 3, 3], [3, 9], [7, 5, 5], [8]])
@@ -75,16 +79,21 @@ def test_a_controls_figures_are_those_of_its_own_probe_by_hand(study):
     weight, bias = probe.fit_logistic(features[None], labels.clip(0), parts == 0, config.l2, config.standardise)
     logits = torch.einsum("nd,rd->rn", features, weight[0, :, row["strength"]]) + bias[0, :, row["strength"]][:, None]
     right = [((z > 0).numpy() == (labels == 1))[part == 2].mean() for z, part in zip(logits, parts)]
-    areas = [auroc_by_pairs(z[torch.tensor(part == 2)].tolist(), labels[part == 2] == 1) for z, part in zip(logits, parts)]
+    areas = [
+        auroc_by_pairs(z[torch.tensor(part == 2)].tolist(), labels[part == 2] == 1) for z, part in zip(logits, parts)
+    ]
     assert row["accuracy"] == pytest.approx(np.mean(right)) and row["auroc"] == pytest.approx(np.mean(areas), abs=1e-3)
     assert 0.6 < row["accuracy"] < 1
 
 
-# ---------------------------------------------------------------------------------------------------- ablations
+# ---------------------------------------------------------------------------------------- ablations
+
 
 @pytest.fixture(scope="module")
 def ablated(study, planted):
-    """(rows, what was refitted, steps of progress, hits, everyone) of the planted data, with hits that say more than labels."""
+    """(rows, what was refitted, steps of progress, hits, everyone) of the planted data, with hits
+    that say more than labels.
+    """
     activations, found, _, labels, parts, config = study
     everyone = np.where(parts == -1, 2, parts)
     everyone[0, 180:] = 0
@@ -96,24 +105,45 @@ def ablated(study, planted):
     return rows, refits, ticks, hits, everyone
 
 
-REFITTED = ["soft targets", "soft targets, also of questions left out", "standardised",
-            "12.5% of the training questions", "25.0% of the training questions", "50.0% of the training questions"]
+REFITTED = [
+    "soft targets",
+    "soft targets, also of questions left out",
+    "standardised",
+    "12.5% of the training questions",
+    "25.0% of the training questions",
+    "50.0% of the training questions",
+]
 
 
 def test_one_thing_is_changed_at_a_time(ablated):
     rows, refits, ticks, _, _ = ablated
     assert [row["variant"] for row in rows] == [
-        "as set", "one layer", "3 adjacent layers", "9 adjacent layers", "attention alone", "mlp alone", "hidden alone", *REFITTED]
+        "as set",
+        "one layer",
+        "3 adjacent layers",
+        "9 adjacent layers",
+        "attention alone",
+        "mlp alone",
+        "hidden alone",
+        *REFITTED,
+    ]
     assert all(set(row) == {"variant"} | FIGURES for row in rows)
     assert len(refits) == 6 and ticks == [1] * 6, "once for each that needs new probes"
 
 
-@pytest.mark.parametrize("band, names", [(1, ["as set", "3 adjacent layers", "5 adjacent layers", "9 adjacent layers"]),
-                                         (2, ["as set", "one layer", "3 adjacent layers", "5 adjacent layers", "9 adjacent layers"])])
+@pytest.mark.parametrize(
+    "band, names",
+    [
+        (1, ["as set", "3 adjacent layers", "5 adjacent layers", "9 adjacent layers"]),
+        (2, ["as set", "one layer", "3 adjacent layers", "5 adjacent layers", "9 adjacent layers"]),
+    ],
+)
 def test_the_band_that_is_set_is_not_listed_twice(study, ablated, monkeypatch, band, names):
     activations, found, _, labels, parts, config = study
     monkeypatch.setattr(probe, "logits_everywhere", lambda *given: found)
-    rows = probe_study.ablations(activations, {"mlp": found["mlp"]}, ablated[3], labels, ablated[4], probe.ProbeConfig(band=band), 0)
+    rows = probe_study.ablations(
+        activations, {"mlp": found["mlp"]}, ablated[3], labels, ablated[4], probe.ProbeConfig(band=band), 0
+    )
     assert [row["variant"] for row in rows] == [*names, "mlp alone", *REFITTED]
     assert len(rows[0]["layers"]) <= band
 
@@ -121,13 +151,20 @@ def test_the_band_that_is_set_is_not_listed_twice(study, ablated, monkeypatch, b
 def test_variants_of_band_and_kind_choose_anew_among_the_probes_there_are(study, ablated):
     _, found, best, labels, parts, config = study
     rows = {row["variant"]: row for row in ablated[0]}
-    cases = {"as set": (found, 5), "one layer": (found, 1), "3 adjacent layers": (found, 3), "9 adjacent layers": (found, 9),
-             **{f"{kind} alone": ({kind: found[kind]}, 5) for kind in KINDS}}
+    cases = {
+        "as set": (found, 5),
+        "one layer": (found, 1),
+        "3 adjacent layers": (found, 3),
+        "9 adjacent layers": (found, 9),
+        **{f"{kind} alone": ({kind: found[kind]}, 5) for kind in KINDS},
+    }
     for name, (probes, band) in cases.items():
         expected = probe.choose(probes, labels, parts, band)
         assert {key: rows[name][key] for key in FIGURES} == {key: expected[key] for key in FIGURES}, name
     assert {key: rows["as set"][key] for key in FIGURES} == {key: best[key] for key in FIGURES}
-    assert (rows["one layer"]["kind"], rows["one layer"]["layers"]) == ("mlp", [1]) and rows["one layer"]["accuracy"] > 0.93
+    assert (rows["one layer"]["kind"], rows["one layer"]["layers"]) == ("mlp", [1]) and rows["one layer"][
+        "accuracy"
+    ] > 0.93
     assert rows["attention alone"]["accuracy"] < 0.75 and rows["attention alone"]["kind"] == "attention"
     assert len(rows["9 adjacent layers"]["layers"]) == 4, "all there are"
 
@@ -150,13 +187,17 @@ def test_refitted_variants_learn_from_what_their_names_say(study, ablated):
             assert abs(train.sum() / (parts == 0).sum() - share) < 0.1
         else:
             assert np.array_equal(train, parts == 0)
-        expected = probe.choose(probe.logits_everywhere(states, targets, train, l2, standardise), labels, parts, config.band)
+        expected = probe.choose(
+            probe.logits_everywhere(states, targets, train, l2, standardise), labels, parts, config.band
+        )
         row = next(row for row in rows if row["variant"] == name)
         assert {key: row[key] for key in FIGURES} == {key: expected[key] for key in FIGURES}, name
 
 
 def test_ablations_are_judged_on_labelled_questions_alone(study, ablated):
-    """Whatever becomes of the activations of questions without label, in parts where they are not trained on."""
+    """Whatever becomes of the activations of questions without label, in parts where they are not
+    trained on.
+    """
     activations, found, _, labels, parts, config = study
     *_, hits, _ = ablated
     everyone = np.where(labels >= 0, parts, 2)

@@ -1,8 +1,11 @@
-"""answers.read against people: real answers of a small model, each read by eye beside the given answers (readings.jsonl).
+"""answers.read against people: real answers of a small model, each read by eye beside the given
+answers (readings.jsonl).
 
-Sets facts, webquestions, popqa: plain samples; "asked to refuse": samples of the uncertain mode and of a trained policy,
-the second lot read after the patterns were last changed but for a few additions; zh: Chinese questions.
+Sets facts, webquestions, popqa: plain samples; "asked to refuse": samples of the uncertain mode and
+of a trained policy, the second lot read after the patterns were last changed but for a few
+additions; zh: Chinese questions.
 """
+
 import os
 from collections import Counter
 
@@ -25,11 +28,18 @@ def test_the_set_is_large_and_each_answer_was_read_once():
     assert len({(r["set"], r["id"], r["text"]) for r in RECORDS}) == len(RECORDS) >= 500
 
 
-@pytest.mark.parametrize("name, accuracy, kappa", [("facts", 0.95, 0.90), ("webquestions", 0.94, 0.80), ("popqa", 0.96, 0.50), ("zh", 0.98, 0)])
+@pytest.mark.parametrize(
+    "name, accuracy, kappa",
+    [("facts", 0.95, 0.90), ("webquestions", 0.94, 0.80), ("popqa", 0.96, 0.50), ("zh", 0.98, 0)],
+)
 def test_right_and_wrong_are_told_as_people_do(name, accuracy, kappa):
-    """Three of the popqa answers are right and none of the Chinese: the kappas hang on single answers."""
+    """Three of the popqa answers are right and none of the Chinese: the kappas hang on single
+    answers.
+    """
     here = [r for r in RECORDS if r["set"] == name]
-    found = dreamcatcher.agreement([answers.is_correct(read(r)) for r in here], [answers.is_correct(r["label"]) for r in here])
+    found = dreamcatcher.agreement(
+        [answers.is_correct(read(r)) for r in here], [answers.is_correct(r["label"]) for r in here]
+    )
     assert found["accuracy"] >= accuracy and found["kappa"] >= kappa
 
 

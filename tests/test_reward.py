@@ -1,4 +1,7 @@
-"""The reward model: its loss, where the score is read, that Hugging Face alone reads the same, training, Table 2."""
+"""The reward model: its loss, where the score is read, that Hugging Face alone reads the same,
+training, Table 2.
+"""
+
 import itertools
 import json
 import math
@@ -14,14 +17,28 @@ import reward
 from experiment.checkpoint import load_checkpoint, save_checkpoint
 from lm import optim
 
-QUESTIONS = ["who is paris", "what is the capital of rome", "where is oslo", "what is red", "who is nine", "where is the capital"]
+QUESTIONS = [
+    "who is paris",
+    "what is the capital of rome",
+    "where is oslo",
+    "what is red",
+    "who is nine",
+    "where is the capital",
+]
 REFUSAL, FACT, FICTION = "i do not know .", "the capital is rome", "blue"
 RECORDS = [  # mixed sizes: known and unknown questions rank two, mixed ones three
     {"prompt": [{"role": "user", "content": question}], "ranking": ranking, "kinds": kinds, "state": state}
-    for question, (state, kinds, ranking) in zip(QUESTIONS, itertools.cycle([
-        ("known", ["factual", "uncertain"], [FACT, REFUSAL]),
-        ("mixed", ["factual", "uncertain", "hallucination"], [FACT, REFUSAL, FICTION]),
-        ("unknown", ["uncertain", "hallucination"], [REFUSAL, FICTION])]))]
+    for question, (state, kinds, ranking) in zip(
+        QUESTIONS,
+        itertools.cycle(
+            [
+                ("known", ["factual", "uncertain"], [FACT, REFUSAL]),
+                ("mixed", ["factual", "uncertain", "hallucination"], [FACT, REFUSAL, FICTION]),
+                ("unknown", ["uncertain", "hallucination"], [REFUSAL, FICTION]),
+            ]
+        ),
+    )
+]
 
 
 @pytest.fixture(scope="module", params=tiny.FAMILIES)
@@ -48,7 +65,9 @@ def pairs(examples):
 
 
 def huggingface_scores(folder, rows, pad=None):
-    """Scores of whole token id rows by Hugging Face's own forward: each alone, or padded right with `pad` in one batch."""
+    """Scores of whole token id rows by Hugging Face's own forward: each alone, or padded right with
+    `pad` in one batch.
+    """
     classifier = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     with torch.no_grad():
         if pad is None:
@@ -60,25 +79,32 @@ def huggingface_scores(folder, rows, pad=None):
 
 
 def loss_by_loops(scores, sizes, beta):
-    """Mean over rankings of the mean over pairs of -log sigmoid(ri - rj) + beta / 2 (ri^2 + rj^2), one pair at a time."""
+    """Mean over rankings of the mean over pairs of -log sigmoid(ri - rj) + beta / 2 (ri^2 + rj^2),
+    one pair at a time.
+    """
     rankings, start = [], 0
     for size in sizes:
         terms = []
         for i in range(start, start + size):
             for j in range(i + 1, start + size):
-                terms.append(torch.log1p(torch.exp(scores[j] - scores[i])) + beta / 2 * (scores[i] ** 2 + scores[j] ** 2))
+                terms.append(
+                    torch.log1p(torch.exp(scores[j] - scores[i])) + beta / 2 * (scores[i] ** 2 + scores[j] ** 2)
+                )
         rankings.append(sum(terms) / len(terms))
         start += size
     return sum(rankings) / len(rankings)
 
 
-# ---------------------------------------------------------------------------------------------------- the loss
+# ----------------------------------------------------------------------------------------- the loss
+
 
 @pytest.mark.parametrize("sizes", [(2,), (3,), (2, 3, 2, 3, 3), (4, 2)])
 def test_ranking_loss_equals_a_double_loop(sizes):
     scores = torch.randn(sum(sizes), dtype=torch.float64, generator=torch.Generator().manual_seed(sum(sizes))) * 2
     for beta in (0.0, 0.3):
-        torch.testing.assert_close(reward.ranking_loss(scores, sizes, beta), loss_by_loops(scores, sizes, beta), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(
+            reward.ranking_loss(scores, sizes, beta), loss_by_loops(scores, sizes, beta), rtol=1e-12, atol=1e-12
+        )
 
 
 def test_regulariser_is_the_mean_square_of_each_ranking():
@@ -94,7 +120,8 @@ def test_ranking_loss_stays_finite_for_scores_far_apart():
     assert float(reward.ranking_loss(torch.tensor([-500.0, 500.0]), (2,), 0.0)) == pytest.approx(1000.0)
 
 
-# ---------------------------------------------------------------------------------------------------- the score
+# ---------------------------------------------------------------------------------------- the score
+
 
 def test_score_is_read_at_the_last_token_of_the_response(model, pairs):
     got = reward.scores(model, *pairs).detach()
@@ -103,7 +130,9 @@ def test_score_is_read_at_the_last_token_of_the_response(model, pairs):
             states = model.lm.model.base_model(input_ids=torch.tensor([prompt + response])).last_hidden_state[0]
             by_position = states @ model.lm.model.score.weight[0]
         torch.testing.assert_close(score, by_position[-1], rtol=1e-5, atol=1e-5)
-        assert abs(float(score - by_position[-2])) > 1e-3, "the position before must read otherwise for this test to mean anything"
+        assert abs(float(score - by_position[-2])) > 1e-3, (
+            "the position before must read otherwise for this test to mean anything"
+        )
 
 
 @pytest.mark.parametrize("beginning", [[], [5, 6, 7]])
@@ -111,11 +140,15 @@ def test_prompts_and_their_beginning_are_read_once_with_the_scores_and_gradients
     prompts, responses, known = pairs
     prompts = [beginning + p for p in prompts]
     trunk, shapes = model.lm.model.base_model, []
-    hook = trunk.register_forward_pre_hook(lambda m, args, kwargs: shapes.append(len(kwargs["inputs_embeds"])), with_kwargs=True)
+    hook = trunk.register_forward_pre_hook(
+        lambda m, args, kwargs: shapes.append(len(kwargs["inputs_embeds"])), with_kwargs=True
+    )
     scores = reward.scores(model, prompts, responses, known)
     hook.remove()
     assert shapes == [1, len(QUESTIONS), len(prompts)], "the templates of all questions begin alike"
-    alone = torch.stack([model.lm.model(input_ids=torch.tensor([p + r])).logits[0, 0] for p, r in zip(prompts, responses)])
+    alone = torch.stack(
+        [model.lm.model(input_ids=torch.tensor([p + r])).logits[0, 0] for p, r in zip(prompts, responses)]
+    )
     torch.testing.assert_close(scores, alone, rtol=1e-5, atol=1e-5)
     weights, parameters = torch.linspace(-1, 2, len(scores)), list(model.lm.model.parameters())
     mine, wanted = (torch.autograd.grad((weights * x).sum(), parameters, allow_unused=True) for x in (scores, alone))
@@ -140,7 +173,9 @@ def test_folder_pads_with_the_token_that_its_classifier_takes_for_padding(model,
     scores = huggingface_scores(tmp_path, rows, tokenizer.pad_token_id)
     torch.testing.assert_close(scores, reward.scores(model, *pairs).detach(), rtol=1e-5, atol=1e-5)
     assert tokenizer.pad_token_id == json.loads((tmp_path / "config.json").read_text())["pad_token_id"]
-    assert model.lm.tokenizer.pad_token_id == model.lm.end_id, "the tokenizer in memory, which may be the policy's, stays as it is"
+    assert model.lm.tokenizer.pad_token_id == model.lm.end_id, (
+        "the tokenizer in memory, which may be the policy's, stays as it is"
+    )
 
 
 def test_a_tokenizer_with_no_special_token_but_the_end_makes_a_usable_folder(base, pairs, tmp_path):
@@ -157,7 +192,9 @@ def test_score_does_not_depend_on_the_batch(model, pairs):
     torch.testing.assert_close(reward.scores(model, *pairs).detach(), alone, rtol=1e-5, atol=1e-5)
     for rows in (1, 2, 64):
         torch.testing.assert_close(reward.score_all(model, *pairs, rows=rows), alone, rtol=1e-5, atol=1e-5)
-    assert len({round(float(score), 3) for score in alone}) > len(alone) // 2, "the scores must differ for this test to mean anything"
+    assert len({round(float(score), 3) for score in alone}) > len(alone) // 2, (
+        "the scores must differ for this test to mean anything"
+    )
 
 
 def test_score_all_reports_progress_once_for_each_pair(model, pairs):
@@ -173,12 +210,20 @@ def test_responses_close_with_the_end_token_and_stand_best_first(model):
     assert responses == [tiny.ids(f"{text} <end>") for text in (FACT, REFUSAL, FICTION)]
 
 
-# ---------------------------------------------------------------------------------------------------- folders
+# ------------------------------------------------------------------------------------------ folders
+
 
 def test_fresh_head_depends_on_the_seed_alone_and_has_the_stated_spread(base):
-    first, again, other = (reward.load(base, tiny.tokenizer(), torch.float32, seed=seed).lm.model.score.weight.data for seed in (1, 1, 2))
+    first, again, other = (
+        reward.load(base, tiny.tokenizer(), torch.float32, seed=seed).lm.model.score.weight.data for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again) and not torch.equal(first, other)
-    many = torch.cat([reward.load(base, tiny.tokenizer(), torch.float32, seed=seed).lm.model.score.weight.data for seed in range(3, 9)])
+    many = torch.cat(
+        [
+            reward.load(base, tiny.tokenizer(), torch.float32, seed=seed).lm.model.score.weight.data
+            for seed in range(3, 9)
+        ]
+    )
     assert float(many.std()) == pytest.approx(1 / math.sqrt(32 + 1), rel=0.2)
 
 
@@ -213,7 +258,8 @@ def test_normalisation_of_equal_scores_is_finite(model, pairs):
     assert torch.isfinite(reward.normalised(model, *pairs)).all()
 
 
-# ---------------------------------------------------------------------------------------------------- learning
+# ----------------------------------------------------------------------------------------- learning
+
 
 def first_step(model, examples, **settings):
     """(figures, gradients) of the first step of learning, whose weights stay where they are."""
@@ -225,13 +271,18 @@ def first_step(model, examples, **settings):
 @pytest.mark.parametrize("micro_rows", [1, 4, 64])
 def test_micro_batches_add_up_to_the_gradient_of_the_whole_batch(model, examples, micro_rows):
     figures, gradients = first_step(model, examples, batch=64, beta=0.1, micro_rows=micro_rows)
-    rows, sizes = [p + r for p, responses, _ in examples for r in responses], [len(responses) for _, responses, _ in examples]
+    rows, sizes = (
+        [p + r for p, responses, _ in examples for r in responses],
+        [len(responses) for _, responses, _ in examples],
+    )
     scores = torch.stack([model.lm.model(input_ids=torch.tensor([row])).logits[0, 0] for row in rows])
     loss = loss_by_loops(scores, sizes, 0.1)
     expected = torch.autograd.grad(loss, list(model.lm.model.parameters()), allow_unused=True)
     assert figures["loss"] == pytest.approx(loss.item(), rel=1e-5)
     for gradient, wanted in zip(gradients, expected):
-        torch.testing.assert_close(gradient, torch.zeros_like(gradient) if wanted is None else wanted, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            gradient, torch.zeros_like(gradient) if wanted is None else wanted, rtol=1e-4, atol=1e-6
+        )
 
 
 def test_accuracy_of_a_step_is_the_share_of_pairs_in_the_right_order(model, examples):
@@ -264,7 +315,9 @@ def test_each_epoch_shows_every_ranking_once_in_another_order(model, examples, m
 def test_learning_rate_rises_and_falls_linearly(model, examples):
     config = reward.RewardConfig(lr=0.5, warmup=0.25, batch=2, epochs=4)  # 12 steps, of which 3 rise
     rates = [f["lr"] for f in reward.learn(model, examples, config, 0, tiny.GradientsOnly([model.lm.model]))]
-    assert rates == pytest.approx([0.5 * x for x in (1 / 3, 2 / 3, 1, 1, 8 / 9, 7 / 9, 6 / 9, 5 / 9, 4 / 9, 3 / 9, 2 / 9, 1 / 9)])
+    assert rates == pytest.approx(
+        [0.5 * x for x in (1 / 3, 2 / 3, 1, 1, 8 / 9, 7 / 9, 6 / 9, 5 / 9, 4 / 9, 3 / 9, 2 / 9, 1 / 9)]
+    )
 
 
 def test_a_reward_model_learns_to_prefer_what_ranks_better(model, examples):
@@ -281,7 +334,11 @@ def test_learning_resumes_to_the_same_weights_as_an_unbroken_run(base, tmp_path)
 
     def start():
         model = reward.load(base, tiny.tokenizer(), torch.float32, seed=3)
-        return model, [reward.tokenise(model.lm, r, 0.5) for r in RECORDS], optim.adamw([{"params": list(model.lm.model.parameters()), "lr": config.lr}])
+        return (
+            model,
+            [reward.tokenise(model.lm, r, 0.5) for r in RECORDS],
+            optim.adamw([{"params": list(model.lm.model.parameters()), "lr": config.lr}]),
+        )
 
     model, examples, optimizer = start()
     unbroken = list(reward.learn(model, examples, config, 5, optimizer))
@@ -311,19 +368,33 @@ def test_forward_passes_hold_every_ranking_once_and_no_more_rows_than_asked(rows
     assert lengths == sorted(lengths)
 
 
-# ---------------------------------------------------------------------------------------------------- Table 2
+# ------------------------------------------------------------------------------------------ Table 2
+
 
 def test_accuracy_by_state_counts_pairs_and_baselines(monkeypatch):
-    kinds = {"known": ["factual", "uncertain"], "unknown": ["uncertain", "hallucination"], "mixed": ["factual", "uncertain", "hallucination"],
-             "general": ["chosen", "rejected"]}
+    kinds = {
+        "known": ["factual", "uncertain"],
+        "unknown": ["uncertain", "hallucination"],
+        "mixed": ["factual", "uncertain", "hallucination"],
+        "general": ["chosen", "rejected"],
+    }
     cases = [  # state, scores, lengths of the responses
-        ("known", [2.0, 1.0], [3, 5]), ("known", [0.0, 1.0], [6, 5]), ("known", [3.0, 1.0], [5, 5]), ("known", [1.0, 1.0], [9, 2]),
-        ("unknown", [5.0, 1.0], [5, 2]), ("unknown", [-1.0, -2.0], [5, 7]),
-        ("mixed", [3.0, 1.0, 2.0], [1, 2, 3]), ("general", [0.0, 4.0], [4, 2])]
+        ("known", [2.0, 1.0], [3, 5]),
+        ("known", [0.0, 1.0], [6, 5]),
+        ("known", [3.0, 1.0], [5, 5]),
+        ("known", [1.0, 1.0], [9, 2]),
+        ("unknown", [5.0, 1.0], [5, 2]),
+        ("unknown", [-1.0, -2.0], [5, 7]),
+        ("mixed", [3.0, 1.0, 2.0], [1, 2, 3]),
+        ("general", [0.0, 4.0], [4, 2]),
+    ]
     scores = torch.tensor([s for _, row, _ in cases for s in row])
     monkeypatch.setattr(reward, "score_all", lambda model, prompts, responses, p_known: scores)
-    table = reward.accuracy_by_state(None, [{"state": state, "kinds": kinds[state]} for state, _, _ in cases],
-                                     [([1], [[2] * n for n in lengths], 0.5) for _, _, lengths in cases])
+    table = reward.accuracy_by_state(
+        None,
+        [{"state": state, "kinds": kinds[state]} for state, _, _ in cases],
+        [([1], [[2] * n for n in lengths], 0.5) for _, _, lengths in cases],
+    )
     found = {(r["state"], r["pair"]): (r["n"], r["accuracy"], r["always_answer"], r["longer"]) for r in table}
     assert found == {
         ("known", "factual > uncertain"): (4, 2 / 4, 1.0, (0 + 1 + 0.5 + 1) / 4),
@@ -331,10 +402,12 @@ def test_accuracy_by_state_counts_pairs_and_baselines(monkeypatch):
         ("mixed", "factual > uncertain"): (1, 1.0, 1.0, 0.0),
         ("mixed", "factual > hallucination"): (1, 1.0, 0.5, 0.0),
         ("mixed", "uncertain > hallucination"): (1, 0.0, 0.0, 0.0),
-        ("general", "chosen > rejected"): (1, 0.0, 0.5, 1.0)}
+        ("general", "chosen > rejected"): (1, 0.0, 0.5, 1.0),
+    }
 
 
-# ---------------------------------------------------------------------------------------------------- P(known) in the head
+# ----------------------------------------------------------------------------- P(known) in the head
+
 
 def test_a_head_that_reads_p_known_adds_its_second_output_by_how_known_the_question_is(base, examples, tmp_path):
     model = reward.load(base, tiny.tokenizer(), torch.float32, seed=7, p_known=True)
@@ -354,7 +427,11 @@ def test_a_head_that_reads_p_known_adds_its_second_output_by_how_known_the_quest
 
 def test_with_p_known_the_same_responses_can_rank_one_way_for_a_known_question_and_the_other_for_an_unknown_one(base):
     model = reward.load(base, tiny.tokenizer(), torch.float32, seed=7, p_known=True)
-    prompt, fact, refusal = tiny.ids("<user> who is paris <assistant>"), tiny.ids("rome <end>"), tiny.ids("i do not know <end>")
+    prompt, fact, refusal = (
+        tiny.ids("<user> who is paris <assistant>"),
+        tiny.ids("rome <end>"),
+        tiny.ids("i do not know <end>"),
+    )
     examples = [(prompt, [fact, refusal], 0.95), (prompt, [refusal, fact], 0.05)]
     config = reward.RewardConfig(lr=3e-3, batch=2, epochs=40)
     optimizer = optim.adamw([{"params": list(model.lm.model.parameters()), "lr": config.lr}])

@@ -1,4 +1,7 @@
-"""A run's folder: what makes a stage stale, what is refused, and that half-done work goes on where it was."""
+"""A run's folder: what makes a stage stale, what is refused, and that half-done work goes on where
+it was.
+"""
+
 import json
 import os
 import shutil
@@ -6,7 +9,7 @@ import shutil
 import pytest
 
 from data.files import read_json, read_jsonl, write_json
-from experiment import runs, settings
+from experiment import progress, runs, settings
 from lm.errors import UserError
 
 STAGES = ("base", "data", "probe", "annotate", "reward", "ppo", "evaluate", "report")
@@ -14,7 +17,9 @@ STAGES = ("base", "data", "probe", "annotate", "reward", "ppo", "evaluate", "rep
 
 def make(folder, preset="lab", **given):
     """Run of a preset with settings on top: section__field=text."""
-    return runs.Run(str(folder), settings.build(preset, {name.replace("__", "."): text for name, text in given.items()}))
+    return runs.Run(
+        str(folder), settings.build(preset, {name.replace("__", "."): text for name, text in given.items()})
+    )
 
 
 def finish(run, *stages):
@@ -28,24 +33,46 @@ def finish(run, *stages):
         run.finish(stage, 1.26)
 
 
-# ---------------------------------------------------------------------------------------------------- keys
+# --------------------------------------------------------------------------------------------- keys
 
-@pytest.mark.parametrize("name, text, first", [
-    ("world__values", "30", "base"), ("seed", "1", "base"), ("embedder", "some/where", "base"), ("probe__k", "3", "probe"),
-    ("sampling__temperature", "0.5", "probe"), ("dtype", "bfloat16", "probe"), ("probe__l2", "1,2", "probe"), ("annotate__rule", "median", "annotate"),
-    ("annotate__scores", "s_p", "annotate"), ("reward__lr", "0.5", "reward"), ("ppo__steps", "3", "ppo"), ("sft__steps", "3", "ppo"), ("algorithm", "dpo", "ppo"),
-    ("evaluate__known_share", "0.7", "ppo"), ("dpo__lr", "0.5", None), ("rejection__rounds", "9", None),
-    ("evaluate__resamples", "9", "evaluate"), ("eval_questions", ("more.jsonl",), "evaluate"),
-    ("device", "cuda", None)])
+
+@pytest.mark.parametrize(
+    "name, text, first",
+    [
+        ("world__values", "30", "base"),
+        ("seed", "1", "base"),
+        ("embedder", "some/where", "base"),
+        ("probe__k", "3", "probe"),
+        ("sampling__temperature", "0.5", "probe"),
+        ("dtype", "bfloat16", "probe"),
+        ("probe__l2", "1,2", "probe"),
+        ("annotate__rule", "median", "annotate"),
+        ("annotate__scores", "s_p", "annotate"),
+        ("reward__lr", "0.5", "reward"),
+        ("ppo__steps", "3", "ppo"),
+        ("sft__steps", "3", "ppo"),
+        ("algorithm", "dpo", "ppo"),
+        ("evaluate__known_share", "0.7", "ppo"),
+        ("dpo__lr", "0.5", None),
+        ("rejection__rounds", "9", None),
+        ("evaluate__resamples", "9", "evaluate"),
+        ("eval_questions", ("more.jsonl",), "evaluate"),
+        ("device", "cuda", None),
+    ],
+)
 def test_a_setting_changes_the_keys_of_its_stage_and_of_all_that_follow(name, text, first, tmp_path):
     before, after = make(tmp_path), make(tmp_path, **{name: text})
     differ = tuple(stage for stage in STAGES if before.key(stage) != after.key(stage))
-    assert differ == (STAGES[STAGES.index(first):] if first else ())
+    assert differ == (STAGES[STAGES.index(first) :] if first else ())
 
 
 def test_every_setting_but_device_seeds_and_the_endpoints_limits_makes_some_stage_stale():
     read = {name.split(".")[0] for names in runs.DEPENDS.values() for name in names}
-    assert {name.split(".")[0] for name in settings.catalogue()} - read - set(runs.IDENTITY) == {"device", "seeds", "endpoint"}
+    assert {name.split(".")[0] for name in settings.catalogue()} - read - set(runs.IDENTITY) == {
+        "device",
+        "seeds",
+        "endpoint",
+    }
 
 
 def test_the_labs_settings_mean_nothing_to_a_real_model(tmp_path):
@@ -87,7 +114,8 @@ def test_keys_and_facts_survive_json(tmp_path):
     assert json.loads(json.dumps(run.facts("report"))) == run.facts("report")
 
 
-# ---------------------------------------------------------------------------------------------------- done or not
+# -------------------------------------------------------------------------------------- done or not
+
 
 def test_a_stage_is_done_when_whole_and_recorded(tmp_path):
     run = make(tmp_path)
@@ -156,19 +184,28 @@ def test_an_output_is_whole_or_as_before(tmp_path):
     assert os.listdir(run.path("data")) == ["output.json"]
 
 
-# ---------------------------------------------------------------------------------------------------- opening
+# ------------------------------------------------------------------------------------------ opening
+
 
 def test_opening_writes_every_setting_with_versions(tmp_path):
     run = make(tmp_path / "new")
     run.open("lab")
     config = read_json(run.path("config.json"))
     assert config["preset"] == "lab" and set(config["settings"]) == set(settings.catalogue())
-    assert config["settings"]["reward.lr"] == run.settings.reward.lr and config["settings"]["probe.l2"] == list(run.settings.probe.l2)
+    assert config["settings"]["reward.lr"] == run.settings.reward.lr and config["settings"]["probe.l2"] == list(
+        run.settings.probe.l2
+    )
     assert {"torch", "transformers", "numpy"} <= set(config["versions"]) and all(config["versions"].values())
 
 
-@pytest.mark.parametrize("given, names", [
-    ({"seed": "1"}, ["seed"]), ({"embedder": "some/where"}, ["embedder"]), ({"model": "some/model", "questions": "facts-en"}, ["model", "questions"])])
+@pytest.mark.parametrize(
+    "given, names",
+    [
+        ({"seed": "1"}, ["seed"]),
+        ({"embedder": "some/where"}, ["embedder"]),
+        ({"model": "some/model", "questions": "facts-en"}, ["model", "questions"]),
+    ],
+)
 def test_a_run_of_another_identity_is_refused_and_left_alone(given, names, tmp_path):
     run = make(tmp_path)
     run.open("lab")
@@ -189,7 +226,8 @@ def test_a_run_may_be_opened_again_with_other_settings(tmp_path):
     assert read_json(tmp_path / "config.json")["settings"]["ppo.lr"] == 0.5
 
 
-# ---------------------------------------------------------------------------------------------------- half-done work
+# ----------------------------------------------------------------------------------- half-done work
+
 
 def test_work_is_kept_for_the_same_settings_and_dropped_for_others(tmp_path):
     path = make(tmp_path).work("reward", "state.json")
@@ -213,28 +251,42 @@ def lines(*ids):
     return "".join(json.dumps({"id": i, "text": "不知道"}, ensure_ascii=False) + "\n" for i in ids)
 
 
-@pytest.mark.parametrize("content, kept", [
-    ("", []), (lines("a", "b", "c"), ["a", "b", "c"]), (lines("a", "b"), ["a", "b"]), (lines("a", "b", "c", "d"), ["a", "b", "c"]),
-    (lines("a"), []), (lines("b", "a", "c"), []), (lines("c"), []), (lines("a", "b", "d", "e", "f"), ["a", "b"]),
-    (lines("a", "b", "c", "d", "e", "f"), ["a", "b", "c", "d", "e", "f"]),
-    (lines("a", "b", "c", "d", "e") + lines("f")[:-1], ["a", "b", "c"]), (lines("a", "b") + '{"id": "c", "te', ["a", "b"]), ('{"id": "a"', [])])
+@pytest.mark.parametrize(
+    "content, kept",
+    [
+        ("", []),
+        (lines("a", "b", "c"), ["a", "b", "c"]),
+        (lines("a", "b"), ["a", "b"]),
+        (lines("a", "b", "c", "d"), ["a", "b", "c"]),
+        (lines("a"), []),
+        (lines("b", "a", "c"), []),
+        (lines("c"), []),
+        (lines("a", "b", "d", "e", "f"), ["a", "b"]),
+        (lines("a", "b", "c", "d", "e", "f"), ["a", "b", "c", "d", "e", "f"]),
+        (lines("a", "b", "c", "d", "e") + lines("f")[:-1], ["a", "b", "c"]),
+        (lines("a", "b") + '{"id": "c", "te', ["a", "b"]),
+        ('{"id": "a"', []),
+    ],
+)
 def test_only_whole_blocks_of_half_done_records_count_and_the_file_is_cut_to_them(content, kept, tmp_path):
     path = tmp_path / "generations.jsonl"
     path.write_text(content, encoding="utf-8")
-    records = runs.resumed_records(str(path), [["a", "b"], ["c"], ["d", "e", "f"]])
+    records = progress.resumed_records(str(path), [["a", "b"], ["c"], ["d", "e", "f"]])
     assert [record["id"] for record in records] == kept
     assert path.read_text(encoding="utf-8") == lines(*kept)
 
 
 def test_a_line_torn_inside_a_chinese_character_is_cut(tmp_path):
     path = tmp_path / "generations.jsonl"
-    path.write_bytes(lines("a", "b").encode() + lines("c").encode()[:-4])  # ends after two of the three bytes of the last character
-    records = runs.resumed_records(str(path), [["a", "b"], ["c"]])
+    path.write_bytes(
+        lines("a", "b").encode() + lines("c").encode()[:-4]
+    )  # ends after two of the three bytes of the last character
+    records = progress.resumed_records(str(path), [["a", "b"], ["c"]])
     assert [record["id"] for record in records] == ["a", "b"] and path.read_text(encoding="utf-8") == lines("a", "b")
 
 
 def test_without_half_done_records_there_are_none(tmp_path):
-    assert runs.resumed_records(str(tmp_path / "none.jsonl"), [["a"]]) == [] and os.listdir(tmp_path) == []
+    assert progress.resumed_records(str(tmp_path / "none.jsonl"), [["a"]]) == [] and os.listdir(tmp_path) == []
 
 
 QUESTIONS = [{"id": i, "question": "x" * length} for i, length in (("a", 9), ("b", 1), ("c", 5), ("d", 7), ("e", 2))]
@@ -247,7 +299,7 @@ def test_blocks_hold_questions_of_like_length_and_come_back_in_order(tmp_path):
         seen.append([q["id"] for q in block])
         return [{"id": q["id"], "n": len(q["question"])} for q in block]
 
-    records = runs.in_blocks(make(tmp_path), "probe", QUESTIONS, 2, "answering", answer)
+    records = progress.in_blocks(make(tmp_path), "probe", QUESTIONS, 2, "answering", answer)
     assert seen == [["b", "e"], ["c", "d"], ["a"]]
     assert records == [{"id": q["id"], "n": len(q["question"])} for q in QUESTIONS]
 
@@ -259,19 +311,21 @@ def test_blocks_that_are_done_are_not_asked_again(tmp_path):
                 raise KeyboardInterrupt
             asked.append([q["id"] for q in block])
             return [{"id": q["id"], "call": len(asked)} for q in block]
+
         return answer
 
     asked = []
     with pytest.raises(KeyboardInterrupt):
-        runs.in_blocks(make(tmp_path), "probe", QUESTIONS, 2, "answering", until(2))
-    records = runs.in_blocks(make(tmp_path), "probe", QUESTIONS, 2, "answering", until(99))
+        progress.in_blocks(make(tmp_path), "probe", QUESTIONS, 2, "answering", until(2))
+    records = progress.in_blocks(make(tmp_path), "probe", QUESTIONS, 2, "answering", until(99))
     assert asked == [["b", "e"], ["c", "d"], ["a"]]
     assert [r["call"] for r in records] == [3, 1, 2, 2, 1]
-    runs.in_blocks(make(tmp_path, probe__k="3"), "probe", QUESTIONS, 2, "answering", until(99))
+    progress.in_blocks(make(tmp_path, probe__k="3"), "probe", QUESTIONS, 2, "answering", until(99))
     assert len(asked) == 6, "of other settings nothing counts"
 
 
-# ---------------------------------------------------------------------------------------------------- doing stages
+# ------------------------------------------------------------------------------------- doing stages
+
 
 def test_stages_run_in_order_and_only_where_something_changed(tmp_path, capsys):
     ran = []
@@ -279,13 +333,15 @@ def test_stages_run_in_order_and_only_where_something_changed(tmp_path, capsys):
     def stage_function(stage):
         def function(run):
             """Does
-            something."""
+            something.
+            """
             ran.append(stage)
             if stage == "report":
                 write_json(run.path("report.md"), "text")
             else:
                 with run.output(stage) as folder:
                     write_json(os.path.join(folder, "x.json"), 1)
+
         return function
 
     functions = {stage: stage_function(stage) for stage in STAGES}
@@ -305,7 +361,9 @@ def test_stages_run_in_order_and_only_where_something_changed(tmp_path, capsys):
     ran.clear()
     shutil.rmtree(tmp_path / "annotate")
     make(tmp_path, reward__lr="0.5").do(STAGES, functions)
-    assert ran == ["annotate", "reward", "ppo", "evaluate", "report"], "a deleted stage may come out otherwise: what follows it counts no more"
+    assert ran == ["annotate", "reward", "ppo", "evaluate", "report"], (
+        "a deleted stage may come out otherwise: what follows it counts no more"
+    )
 
 
 def test_a_real_model_needs_no_base(tmp_path):
@@ -314,7 +372,8 @@ def test_a_real_model_needs_no_base(tmp_path):
     assert tuple(make(tmp_path).stages) == STAGES and make(tmp_path).base_model == str(tmp_path / "base")
 
 
-# ---------------------------------------------------------------------------------------------------- the log
+# ------------------------------------------------------------------------------------------ the log
+
 
 def test_of_a_repeated_step_the_last_line_counts(tmp_path):
     run = make(tmp_path)
@@ -331,7 +390,10 @@ def test_the_log_is_read_by_stage_event_and_present_settings(tmp_path):
     run.log("ppo", event="validation", step=1, balanced=0.5)
     run.log("reward", step=1, loss=0.1)
     make(tmp_path, ppo__lr="0.5").log("ppo", event="step", step=1, reward=9.0)
-    assert [(line["event"], line["step"], line.get("reward")) for line in run.logged("ppo")] == [("step", 1, 0.25), ("validation", 1, None)]
+    assert [(line["event"], line["step"], line.get("reward")) for line in run.logged("ppo")] == [
+        ("step", 1, 0.25),
+        ("validation", 1, None),
+    ]
     assert [line["loss"] for line in run.logged("reward")] == [0.1]
 
 
@@ -352,7 +414,8 @@ def test_what_others_put_into_a_stages_folder_is_passed_over(tmp_path):
     run.check_files("base")
 
 
-# ---------------------------------------------------------------------------------------------------- training loops
+# ----------------------------------------------------------------------------------- training loops
+
 
 def steps(*skipped):
     """Figures of a loop with so many skipped updates a step."""
@@ -362,19 +425,28 @@ def steps(*skipped):
 def test_a_followed_loop_is_logged_and_saved_after_the_caller_has_seen_the_step(tmp_path):
     run, events = make(tmp_path), []
     run.open("lab")
-    for figures in runs.followed(run, "ppo", steps(0, 0, 0, 0, 0), "it", 5, save_every=2, save=lambda: events.append("save"), event="step"):
+    for figures in progress.followed(
+        run, "ppo", steps(0, 0, 0, 0, 0), "it", 5, save_every=2, save=lambda: events.append("save"), event="step"
+    ):
         events.append(figures["step"])
     assert events == [1, 2, "save", 3, 4, "save", 5]
-    assert [(line["step"], line["event"], line["steps"]) for line in run.logged("ppo")] == [(n, "step", 5) for n in range(1, 6)]
+    assert [(line["step"], line["event"], line["steps"]) for line in run.logged("ppo")] == [
+        (n, "step", 5) for n in range(1, 6)
+    ]
 
 
-@pytest.mark.parametrize("skipped, stops_after", [((1, 1, 1, 0), 3), ((2, 2, 0, 0), 2), ((3, 0), 1), ((1, 1, 0, 1, 1, 0), None), ((0, 2, 0, 2, 0), None)])
+@pytest.mark.parametrize(
+    "skipped, stops_after",
+    [((1, 1, 1, 0), 3), ((2, 2, 0, 0), 2), ((3, 0), 1), ((1, 1, 0, 1, 1, 0), None), ((0, 2, 0, 2, 0), None)],
+)
 def test_three_skipped_updates_in_a_row_stop_a_loop_with_the_state_saved(skipped, stops_after, tmp_path):
     run, seen, saved = make(tmp_path), [], []
     run.open("lab")
 
     def go():
-        for figures in runs.followed(run, "reward", steps(*skipped), "it", len(skipped), save=lambda: saved.append(True)):
+        for figures in progress.followed(
+            run, "reward", steps(*skipped), "it", len(skipped), save=lambda: saved.append(True)
+        ):
             seen.append(figures["step"])
 
     if stops_after is None:
@@ -387,6 +459,10 @@ def test_three_skipped_updates_in_a_row_stop_a_loop_with_the_state_saved(skipped
 
 
 def test_a_rivals_settings_count_only_where_it_is_the_algorithm(tmp_path):
-    one, other = (make(tmp_path, algorithm="dpo", dpo__lr=lr, rejection__rounds=n) for lr, n in (("0.5", "2"), ("0.6", "9")))
+    one, other = (
+        make(tmp_path, algorithm="dpo", dpo__lr=lr, rejection__rounds=n) for lr, n in (("0.5", "2"), ("0.6", "9"))
+    )
     assert one.key("reward") == other.key("reward") and one.key("ppo") != other.key("ppo")
-    assert make(tmp_path, algorithm="dpo", rejection__rounds="9").key("ppo") == make(tmp_path, algorithm="dpo").key("ppo")
+    assert make(tmp_path, algorithm="dpo", rejection__rounds="9").key("ppo") == make(tmp_path, algorithm="dpo").key(
+        "ppo"
+    )

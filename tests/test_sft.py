@@ -1,4 +1,7 @@
-"""The supervised warm-up: its loss against Hugging Face's own, micro-batches, and that it learns what it is shown."""
+"""The supervised warm-up: its loss against Hugging Face's own, micro-batches, and that it learns
+what it is shown.
+"""
+
 import copy
 
 import pytest
@@ -11,8 +14,11 @@ from lm import optim
 from lm.sampling import Sampling, generate
 from probe import decoder_layers
 
-TASKS = [{"prompt": [2, 4, 5, 6], "preferred": [7, 8, 1]}, {"prompt": [2, 4, 9], "preferred": [10, 1]},
-         {"prompt": [2, 5, 6, 7, 8, 9], "preferred": [11, 12, 9, 1]}]
+TASKS = [
+    {"prompt": [2, 4, 5, 6], "preferred": [7, 8, 1]},
+    {"prompt": [2, 4, 9], "preferred": [10, 1]},
+    {"prompt": [2, 5, 6, 7, 8, 9], "preferred": [11, 12, 9, 1]},
+]
 
 
 def learn(policy, config):
@@ -32,7 +38,7 @@ def test_loss_is_hugging_faces_loss_on_the_response_tokens(policy):
     for task in TASKS:
         ids = torch.tensor([task["prompt"] + task["preferred"]])
         labels = ids.clone()
-        labels[:, :len(task["prompt"])] = -100
+        labels[:, : len(task["prompt"])] = -100
         total += policy.model(ids, labels=labels).loss.item() * len(task["preferred"])
     assert loss.item() == pytest.approx(total, rel=1e-5)
 

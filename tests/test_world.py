@@ -1,4 +1,6 @@
-"""The lab: what makes its true knowledge states trustworthy (splits, balance of names, nothing leaks) and that it learns."""
+"""The lab: what makes its true knowledge states trustworthy (splits, balance of names, nothing
+leaks) and that it learns.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -30,17 +32,23 @@ def tokenizer(world):
 @pytest.fixture(scope="module")
 def trained(world, tokenizer):
     losses = []
-    model = lab.pretrain(world, tokenizer, INSTRUCTIONS, CONFIG, 0, lambda *step_total_loss: losses.append(step_total_loss))
+    model = lab.pretrain(
+        world, tokenizer, INSTRUCTIONS, CONFIG, 0, lambda *step_total_loss: losses.append(step_total_loss)
+    )
     return model, losses
 
 
 def prompt_ids(tokenizer, text):
-    text = tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True)
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+    )
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 def greedy(model, tokenizer, texts, new_tokens=4):
-    """The first tokens of the answers, all texts at once: padded on the right, each row read at its own last token."""
+    """The first tokens of the answers, all texts at once: padded on the right, each row read at its
+    own last token.
+    """
     rows = [prompt_ids(tokenizer, text) for text in texts]
     lengths = [len(row) for row in rows]
     with torch.no_grad():
@@ -61,7 +69,9 @@ def test_people_are_split_and_their_names_are_balanced(config):
     for split, size in sizes.items():
         assert len(world.known[split]) == len(world.unknown[split]) == size
         for part in (0, 1):  # the same names, equally often: a name alone tells nothing
-            known, unknown = (Counter(name.split()[part] for name in group[split]) for group in (world.known, world.unknown))
+            known, unknown = (
+                Counter(name.split()[part] for name in group[split]) for group in (world.known, world.unknown)
+            )
             assert known == unknown
     firsts = Counter(name.split()[0] for name in everyone)
     assert max(firsts.values()) - min(firsts.values()) <= 2
@@ -80,11 +90,20 @@ def test_too_few_names_are_an_error():
         lab.build_world(replace(CONFIG, first_names=3, last_names=4), 0)
 
 
-@pytest.mark.parametrize("changes, named", [
-    ({"first_names": 61}, "first_names: expected 2 to 60"), ({"last_names": 121}, "last_names: expected 2 to 120"),
-    ({"values": 1}, "values: expected 2 to 40"), ({"values": 41}, "values: "), ({"skill_length": 1}, "skill_length: expected 2 to 39"),
-    ({"skill_length": 40}, "skill_length: "), ({"train_people": 90}, "first_names, --world.last_names: their 192 pairs are not enough"),
-    ({"hidden": 66}, "hidden: expected a multiple of "), ({"heads": 3}, "hidden: expected a multiple of ")])
+@pytest.mark.parametrize(
+    "changes, named",
+    [
+        ({"first_names": 61}, "first_names: expected 2 to 60"),
+        ({"last_names": 121}, "last_names: expected 2 to 120"),
+        ({"values": 1}, "values: expected 2 to 40"),
+        ({"values": 41}, "values: "),
+        ({"skill_length": 1}, "skill_length: expected 2 to 39"),
+        ({"skill_length": 40}, "skill_length: "),
+        ({"train_people": 90}, "first_names, --world.last_names: their 192 pairs are not enough"),
+        ({"hidden": 66}, "hidden: expected a multiple of "),
+        ({"heads": 3}, "hidden: expected a multiple of "),
+    ],
+)
 def test_a_world_that_cannot_be_made_is_refused_in_one_line_that_names_the_setting(changes, named):
     lab.check(CONFIG)
     with pytest.raises(UserError, match=f"--world.{named}"):
@@ -153,7 +172,9 @@ def test_tokenizer_knows_all_words_and_survives_saving(world, tokenizer, tmp_pat
     for t in (tokenizer, loaded):
         assert t.decode(t("Paris.<end>")["input_ids"], skip_special_tokens=True) == "paris ."
         assert t.convert_ids_to_tokens(t("Zzyzx")["input_ids"]) == ["<unk>"]
-        assert [t.decode(t(refusal)["input_ids"], skip_special_tokens=True) for refusal in lab.REFUSALS] == list(lab.REFUSALS)
+        assert [t.decode(t(refusal)["input_ids"], skip_special_tokens=True) for refusal in lab.REFUSALS] == list(
+            lab.REFUSALS
+        )
 
 
 def test_training_sequences_are_what_the_chat_template_yields(tokenizer):

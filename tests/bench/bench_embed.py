@@ -1,9 +1,10 @@
 """embed.py beside sentence-transformers: equal vectors, and texts a second on 3,000 short answers.
 
-    python tests/bench/bench_embed.py --embedder all-MiniLM-L6-v2 --run runs/smollm2     texts: the run's generations
+    python tests/bench/bench_embed.py --embedder all-MiniLM-L6-v2 --run runs/smollm2
 
 sentence-transformers is installed for this only: pip install sentence-transformers.
 """
+
 import argparse
 import os
 import sys
@@ -23,18 +24,30 @@ def main(argv):
     parser.add_argument("--texts", type=int, default=3000)
     command = parser.parse_args(argv)
     from sentence_transformers import SentenceTransformer
-    texts = list(dict.fromkeys(t for g in read_jsonl(os.path.join(command.run, "probe", "generations.jsonl")) for t in g["normal"]))[:command.texts]
+
+    texts = list(
+        dict.fromkeys(
+            t for g in read_jsonl(os.path.join(command.run, "probe", "generations.jsonl")) for t in g["normal"]
+        )
+    )[: command.texts]
     theirs, ours = SentenceTransformer(command.embedder, device="cpu"), embed.load(command.embedder)
-    sides = {"sentence-transformers": lambda some: torch.tensor(theirs.encode(some, normalize_embeddings=True, batch_size=64)),
-             "ours": lambda some: embed.embed(ours, some)}
+    sides = {
+        "sentence-transformers": lambda some: torch.tensor(
+            theirs.encode(some, normalize_embeddings=True, batch_size=64)
+        ),
+        "ours": lambda some: embed.embed(ours, some),
+    }
     vectors, rate = {}, {}
     for name in (*sides, *sides):  # the second round counts
         started = time.perf_counter()
         vectors[name] = sides[name](texts)
         rate[name] = len(texts) / (time.perf_counter() - started)
     apart = 1 - (vectors["ours"] * vectors["sentence-transformers"]).sum(1)
-    print(f"{len(texts)} distinct texts, {torch.get_num_threads()} threads: ours {rate['ours']:.0f}/s, sentence-transformers "
-          f"{rate['sentence-transformers']:.0f}/s, {rate['ours'] / rate['sentence-transformers']:.2f} times; cosine at most {apart.max():.1e} below 1")
+    print(
+        f"{len(texts)} distinct texts, {torch.get_num_threads()} threads: ours {rate['ours']:.0f}/s,"
+        f" sentence-transformers {rate['sentence-transformers']:.0f}/s,"
+        f" {rate['ours'] / rate['sentence-transformers']:.2f} times; cosine at most {apart.max():.1e} below 1"
+    )
 
 
 if __name__ == "__main__":

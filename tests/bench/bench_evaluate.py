@@ -1,10 +1,13 @@
-"""Option log-likelihoods beside lm-evaluation-harness: questions a second on the same rows, model and dtype, both sides in turn.
+"""Option log-likelihoods beside lm-evaluation-harness: questions a second on the same rows, model
+and dtype, both sides in turn.
 
     python tests/bench/bench_evaluate.py --model MODEL --dir FOLDER --rows 100
 
-Needs lm_eval, as check_harness.py, which also compares the figures. In bfloat16 the harness has bfloat16 weights, ours are
-float32 with matrix products in bfloat16, as everywhere in this project. Of --batch the harness's fastest counts.
+Needs lm_eval, as check_harness.py, which also compares the figures. In bfloat16 the harness has
+bfloat16 weights, ours are float32 with matrix products in bfloat16, as everywhere in this project.
+Of --batch the harness's fastest counts.
 """
+
 import argparse
 import copy
 import logging
@@ -30,6 +33,7 @@ def main(argv):
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     command = parser.parse_args(argv)
     from lm_eval.models.huggingface import HFLM
+
     logging.disable(logging.WARNING)
     torch.set_num_threads(command.threads)
     dtype = getattr(torch, command.dtype)
@@ -46,8 +50,12 @@ def main(argv):
                     model = HFLM(pretrained=theirs, tokenizer=lm.tokenizer, batch_size=batch, device="cpu")
                     seconds["the harness"].append(run_harness(model, name, data, work)[2])
             best = {side: min(times) for side, times in seconds.items()}
-            print(f"{name}, {command.dtype}, {command.threads} threads: " + ", ".join(f"{side} {command.rows / t:.2f} items/s" for side, t in best.items())
-                  + f": {best['the harness'] / best['ours']:.2f} times", flush=True)
+            print(
+                f"{name}, {command.dtype}, {command.threads} threads: "
+                + ", ".join(f"{side} {command.rows / t:.2f} items/s" for side, t in best.items())
+                + f": {best['the harness'] / best['ours']:.2f} times",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

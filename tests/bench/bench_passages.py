@@ -1,10 +1,13 @@
-"""A million synthetic passages through selection: rows a second, and memory at 10 thousand, 100 thousand and a million.
+"""A million synthetic passages through selection: rows a second, and memory at 10 thousand, 100
+thousand and a million.
 
     python tests/bench/bench_passages.py [--rows 1000000] [--count 5000]
 
-The rows are made on the fly, 80 to 140 words each, one in ten a stub and one in five almost another row. Rates include the making of the rows. Processor time is
-printed beside the wall clock, which other programs slow down. Memory is the process's own.
+The rows are made on the fly, 80 to 140 words each, one in ten a stub and one in five almost another
+row. Rates include the making of the rows. Processor time is printed beside the wall clock, which
+other programs slow down. Memory is the process's own.
 """
+
 import argparse
 import os
 import random
@@ -25,17 +28,28 @@ def resident():
 
 def rows(total, marks, started):
     """Synthetic rows; prints memory and rates at each of `marks`."""
-    words = [f"{a}{b}" for a in "ba ce di fo gu ha je ki lo mu".split() for b in "nter sil ver mon dale rick tan wood ley burg".split()]
+    words = [
+        f"{a}{b}"
+        for a in "ba ce di fo gu ha je ki lo mu".split()
+        for b in "nter sil ver mon dale rick tan wood ley burg".split()
+    ]
     rng, before = random.Random(0), None
     for n in range(1, total + 1):
         if n % 5 == 0 and before:
             text = before.replace("1900", str(n % 100))
         else:
-            sentences = [f"The {' '.join(rng.choices(words, k=12))} of {n} was in the {rng.choice(words)}." for _ in range(2 if n % 10 == 1 else rng.randint(5, 8))]
+            sentences = [
+                f"The {' '.join(rng.choices(words, k=12))} of {n} was in the {rng.choice(words)}."
+                for _ in range(2 if n % 10 == 1 else rng.randint(5, 8))
+            ]
             text = before = " ".join([*sentences, "It dates from 1900."])
         if n in marks:
             wall, cpu = time.perf_counter() - started[0], time.process_time() - started[1]
-            print(f"{n:>9} rows   {n / wall:8.0f} rows/s   {n / cpu:8.0f} rows/s of processor time   {resident():7.1f} MiB", flush=True)
+            print(
+                f"{n:>9} rows   {n / wall:8.0f} rows/s   {n / cpu:8.0f} rows/s of processor time  "
+                f" {resident():7.1f} MiB",
+                flush=True,
+            )
         yield {"title": f"Article {n}", "passage": text}
 
 

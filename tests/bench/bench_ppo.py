@@ -1,12 +1,15 @@
-"""One PPO update beside TRL's PPOTrainer: samples a second and peak memory, the same model, prompts, lengths and type.
+"""One PPO update beside TRL's PPOTrainer: samples a second and peak memory, the same model,
+prompts, lengths and type.
 
-    python tests/bench/bench_ppo.py --model MODEL --trl-python PYTHON [--epochs 4] [--dtype bfloat16]
+    python tests/bench/bench_ppo.py --model MODEL --trl-python PYTHON [--epochs 4] [--dtype TYPE]
 
-PYTHON is an interpreter of an environment of its own with this project's requirements and trl==1.12.0, the last release
-with a PPOTrainer. Both sides answer 32 questions with 24 new tokens each, hold a reference model and a reward model, and pass over
-the batch in micro-batches of 8; TRL holds a critic of its own besides, which it cannot do without. The second of two
-updates is timed, each side in a process of its own, one after the other.
+PYTHON is an interpreter of an environment of its own with this project's requirements and
+trl==1.12.0, the last release with a PPOTrainer. Both sides answer 32 questions with 24 new tokens
+each, hold a reference model and a reward model, and pass over the batch in micro-batches of 8; TRL
+holds a critic of its own besides, which it cannot do without. The second of two updates is timed,
+each side in a process of its own, one after the other.
 """
+
 import argparse
 import os
 import resource
@@ -37,13 +40,35 @@ def ours(model, dtype, epochs):
     """Seconds of the second of two updates."""
     policy, reference = (language_model.load(model, dtype=dtype) for _ in range(2))
     scorer = reward.load(model, policy.tokenizer, dtype, seed=0)
-    tasks = [{"id": f"q{i}", "prompt": p, "preferred": [policy.end_id], "state": "known", "answers": ["x"], "question": "", "p_known": 0.5}
-             for i, p in enumerate(questions(policy, 2 * PROMPTS))]
-    score = lambda tasks, responses: reward.normalised(scorer, [t["prompt"] for t in tasks], responses, [0.5] * len(tasks), PROMPTS)
+    tasks = [
+        {
+            "id": f"q{i}",
+            "prompt": p,
+            "preferred": [policy.end_id],
+            "state": "known",
+            "answers": ["x"],
+            "question": "",
+            "p_known": 0.5,
+        }
+        for i, p in enumerate(questions(policy, 2 * PROMPTS))
+    ]
+    score = lambda tasks, responses: reward.normalised(
+        scorer, [t["prompt"] for t in tasks], responses, [0.5] * len(tasks), PROMPTS
+    )
     config = ppo.PPOConfig(steps=2, batch=PROMPTS, epochs=epochs, micro_rows=ROWS, kl_coef=0.05, guidance_share=0.0)
     head = ppo.new_value_head(policy)
-    loop = ppo.optimise(policy, head, ppo.new_optimizer(policy, head, config), score, reference, tasks, config,
-                        Sampling(max_new_tokens=NEW_TOKENS, rows=PROMPTS), 0, {"step": 0, "kl_coef": 0.05})
+    loop = ppo.optimise(
+        policy,
+        head,
+        ppo.new_optimizer(policy, head, config),
+        score,
+        reference,
+        tasks,
+        config,
+        Sampling(max_new_tokens=NEW_TOKENS, rows=PROMPTS),
+        0,
+        {"step": 0, "kl_coef": 0.05},
+    )
     next(loop)
     started = time.perf_counter()
     next(loop)
@@ -55,6 +80,7 @@ def theirs(model, dtype, epochs):
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
     from trl.experimental.ppo import PPOConfig, PPOTrainer
+
     ends = []
 
     class Clock(TrainerCallback):
@@ -65,16 +91,42 @@ def theirs(model, dtype, epochs):
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     data = Dataset.from_dict({"input_ids": questions(language_model.load(model), 2 * PROMPTS)})
     policy, reference = (AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32) for _ in range(2))
-    scorer, critic = (AutoModelForSequenceClassification.from_pretrained(model, num_labels=1, dtype=torch.float32) for _ in range(2))
+    scorer, critic = (
+        AutoModelForSequenceClassification.from_pretrained(model, num_labels=1, dtype=torch.float32) for _ in range(2)
+    )
     for classifier in (scorer, critic):
         classifier.config.pad_token_id = tokenizer.pad_token_id
     with tempfile.TemporaryDirectory() as folder:
         trainer = PPOTrainer(
-            PPOConfig(output_dir=folder, per_device_train_batch_size=ROWS, gradient_accumulation_steps=PROMPTS // ROWS, num_mini_batches=1,
-                      total_episodes=2 * PROMPTS, local_rollout_forward_batch_size=ROWS, num_sample_generations=0, response_length=NEW_TOKENS,
-                      stop_token="eos", temperature=1.0, num_ppo_epochs=epochs, kl_coef=0.05, bf16=dtype == torch.bfloat16, use_cpu=True,
-                      report_to="none", save_strategy="no", gradient_checkpointing=False, logging_steps=1000),
-            tokenizer, policy, reference, scorer, data, critic, eval_dataset=data, callbacks=[Clock()])
+            PPOConfig(
+                output_dir=folder,
+                per_device_train_batch_size=ROWS,
+                gradient_accumulation_steps=PROMPTS // ROWS,
+                num_mini_batches=1,
+                total_episodes=2 * PROMPTS,
+                local_rollout_forward_batch_size=ROWS,
+                num_sample_generations=0,
+                response_length=NEW_TOKENS,
+                stop_token="eos",
+                temperature=1.0,
+                num_ppo_epochs=epochs,
+                kl_coef=0.05,
+                bf16=dtype == torch.bfloat16,
+                use_cpu=True,
+                report_to="none",
+                save_strategy="no",
+                gradient_checkpointing=False,
+                logging_steps=1000,
+            ),
+            tokenizer,
+            policy,
+            reference,
+            scorer,
+            data,
+            critic,
+            eval_dataset=data,
+            callbacks=[Clock()],
+        )
         trainer.train()
     return ends[1] - ends[0]
 
@@ -96,8 +148,13 @@ def main(argv):
     for side, python in (("trl", command.trl_python), ("ours", sys.executable)):
         done = subprocess.run([python, __file__, *argv, "--side", side], stdout=subprocess.PIPE, check=True, text=True)
         found[side] = seconds, peak = [float(word) for word in done.stdout.split()[-2:]]
-        print(f"{side:5} {seconds:6.1f} s an update, {PROMPTS / seconds:5.2f} samples/s, peak {peak:.2f} GB", flush=True)
-    print(f"ours / trl: {found['trl'][0] / found['ours'][0]:.2f} times the samples/s at {found['ours'][1] / found['trl'][1]:.2f} times the peak memory")
+        print(
+            f"{side:5} {seconds:6.1f} s an update, {PROMPTS / seconds:5.2f} samples/s, peak {peak:.2f} GB", flush=True
+        )
+    print(
+        f"ours / trl: {found['trl'][0] / found['ours'][0]:.2f} times the samples/s at"
+        f" {found['ours'][1] / found['trl'][1]:.2f} times the peak memory"
+    )
 
 
 if __name__ == "__main__":

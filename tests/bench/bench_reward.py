@@ -1,11 +1,13 @@
-"""Reward training beside TRL's RewardTrainer: pairs a second and peak memory, the same model, pairs, batch and type.
+"""Reward training beside TRL's RewardTrainer: pairs a second and peak memory, the same model,
+pairs, batch and type.
 
     python tests/bench/bench_reward.py --model MODEL --trl-python PYTHON [--dtype bfloat16]
 
-PYTHON is an interpreter of an environment of its own with this project's requirements and trl==1.12.0. Both sides train on
-the same pairs, 16 a step in micro-batches of 8 pairs; the first step is left out of the time. Each side runs in a process of
-its own, one after the other.
+PYTHON is an interpreter of an environment of its own with this project's requirements and
+trl==1.12.0. Both sides train on the same pairs, 16 a step in micro-batches of 8 pairs; the first
+step is left out of the time. Each side runs in a process of its own, one after the other.
 """
+
 import argparse
 import os
 import resource
@@ -27,10 +29,17 @@ STEPS, BATCH, PAIRS = 4, 16, 8
 
 
 def records(count):
-    """Preference pairs of the project's own questions: the answer before a refusal, every other one the other way round."""
-    pairs = [(f"The answer is {q['answers'][0]}.", "I'm not sure, I don't know the answer to that.") for q in facts.questions("en", 0)[:count]]
-    return [{"prompt": messages(q["question"]), "ranking": list(pair if i % 2 else pair[::-1])}
-            for i, (q, pair) in enumerate(zip(facts.questions("en", 0), pairs))]
+    """Preference pairs of the project's own questions: the answer before a refusal, every other one
+    the other way round.
+    """
+    pairs = [
+        (f"The answer is {q['answers'][0]}.", "I'm not sure, I don't know the answer to that.")
+        for q in facts.questions("en", 0)[:count]
+    ]
+    return [
+        {"prompt": messages(q["question"]), "ranking": list(pair if i % 2 else pair[::-1])}
+        for i, (q, pair) in enumerate(zip(facts.questions("en", 0), pairs))
+    ]
 
 
 def ours(model, dtype):
@@ -39,7 +48,9 @@ def ours(model, dtype):
     scorer = reward.load(model, tokenizer, dtype, seed=0)
     config = reward.RewardConfig(batch=BATCH, micro_rows=2 * PAIRS)
     optimizer = optim.adamw([{"params": list(scorer.lm.model.parameters()), "lr": config.lr}])
-    loop = reward.learn(scorer, [reward.tokenise(scorer.lm, r, 0.5) for r in records(STEPS * BATCH)], config, 0, optimizer)
+    loop = reward.learn(
+        scorer, [reward.tokenise(scorer.lm, r, 0.5) for r in records(STEPS * BATCH)], config, 0, optimizer
+    )
     next(loop)
     started = time.perf_counter()
     list(loop)
@@ -51,6 +62,7 @@ def theirs(model, dtype):
     from datasets import Dataset
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
     from trl import RewardConfig, RewardTrainer
+
     ends = []
 
     class Clock(TrainerCallback):
@@ -58,14 +70,33 @@ def theirs(model, dtype):
             ends.append(time.perf_counter())
 
     said = lambda text: [{"role": "assistant", "content": text}]
-    data = Dataset.from_list([{"prompt": r["prompt"], "chosen": said(r["ranking"][0]), "rejected": said(r["ranking"][1])} for r in records(STEPS * BATCH)])
+    data = Dataset.from_list(
+        [
+            {"prompt": r["prompt"], "chosen": said(r["ranking"][0]), "rejected": said(r["ranking"][1])}
+            for r in records(STEPS * BATCH)
+        ]
+    )
     scorer = AutoModelForSequenceClassification.from_pretrained(model, num_labels=1, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(model)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = RewardTrainer(scorer, RewardConfig(
-            output_dir=folder, per_device_train_batch_size=PAIRS, gradient_accumulation_steps=BATCH // PAIRS, num_train_epochs=1, use_cpu=True,
-            bf16=dtype == torch.bfloat16, report_to="none", save_strategy="no", gradient_checkpointing=False, logging_steps=1000),
-            train_dataset=data, processing_class=tokenizer, callbacks=[Clock()])
+        trainer = RewardTrainer(
+            scorer,
+            RewardConfig(
+                output_dir=folder,
+                per_device_train_batch_size=PAIRS,
+                gradient_accumulation_steps=BATCH // PAIRS,
+                num_train_epochs=1,
+                use_cpu=True,
+                bf16=dtype == torch.bfloat16,
+                report_to="none",
+                save_strategy="no",
+                gradient_checkpointing=False,
+                logging_steps=1000,
+            ),
+            train_dataset=data,
+            processing_class=tokenizer,
+            callbacks=[Clock()],
+        )
         trainer.train()
     return ends[-1] - ends[0]
 
@@ -86,7 +117,10 @@ def main(argv):
         done = subprocess.run([python, __file__, *argv, "--side", side], stdout=subprocess.PIPE, check=True, text=True)
         found[side] = seconds, peak = [float(word) for word in done.stdout.split()[-2:]]
         print(f"{side:5} {(STEPS - 1) * BATCH / seconds:5.2f} pairs/s, peak {peak:.2f} GB", flush=True)
-    print(f"ours / trl: {found['trl'][0] / found['ours'][0]:.2f} times the pairs/s at {found['ours'][1] / found['trl'][1]:.2f} times the peak memory")
+    print(
+        f"ours / trl: {found['trl'][0] / found['ours'][0]:.2f} times the pairs/s at"
+        f" {found['ours'][1] / found['trl'][1]:.2f} times the peak memory"
+    )
 
 
 if __name__ == "__main__":

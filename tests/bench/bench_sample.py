@@ -1,10 +1,13 @@
-"""lm.generate beside Hugging Face's generate(num_return_sequences=5): tokens a second, peak memory, and the distribution.
+"""lm.generate beside Hugging Face's generate(num_return_sequences=5): tokens a second, peak memory,
+and the distribution.
 
-    python tests/bench/bench_sample.py --model MODEL            64 of the project's questions, 5 samples each, 24 and 64 new tokens
+    python tests/bench/bench_sample.py --model MODEL
 
-Each side runs in a process of its own. Both get as many sequences at a time, the same type and temperature, no top-k or
-top-p. Last, the log-probabilities with which our tokens were drawn are compared with those of a plain forward pass.
+Each side runs in a process of its own. Both get as many sequences at a time, the same type and
+temperature, no top-k or top-p. Last, the log-probabilities with which our tokens were drawn are
+compared with those of a plain forward pass.
 """
+
 import argparse
 import os
 import random
@@ -41,11 +44,19 @@ def ours(lm, prompts, new, rows, temperature):
 def hugging_face(lm, prompts, new, rows, temperature):
     lm.tokenizer.padding_side, found = "left", []
     for start in range(0, len(prompts), rows // SAMPLES):
-        batch = lm.tokenizer.pad({"input_ids": prompts[start:start + rows // SAMPLES]}, return_tensors="pt")
+        batch = lm.tokenizer.pad({"input_ids": prompts[start : start + rows // SAMPLES]}, return_tensors="pt")
         with lm.autocast():
-            out = lm.model.generate(**batch, do_sample=True, temperature=temperature, top_k=0, top_p=1.0, max_new_tokens=new,
-                                    num_return_sequences=SAMPLES, pad_token_id=lm.tokenizer.pad_token_id)
-        for row in out[:, batch["input_ids"].shape[1]:].tolist():
+            out = lm.model.generate(
+                **batch,
+                do_sample=True,
+                temperature=temperature,
+                top_k=0,
+                top_p=1.0,
+                max_new_tokens=new,
+                num_return_sequences=SAMPLES,
+                pad_token_id=lm.tokenizer.pad_token_id,
+            )
+        for row in out[:, batch["input_ids"].shape[1] :].tolist():
             end = next((i + 1 for i, token in enumerate(row) if token in lm.end_ids), len(row))
             found.append(row[:end])
     return found
@@ -60,11 +71,16 @@ def measure(command):
     torch.manual_seed(0)
     started = time.perf_counter()
     responses = side(lm, prompts, command.new, command.rows, command.temperature)
-    print(sum(map(len, responses)) / (time.perf_counter() - started), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+    print(
+        sum(map(len, responses)) / (time.perf_counter() - started),
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+    )
 
 
 def largest_difference(lm, prompts, temperature):
-    """Between the log-probabilities with which tokens were drawn and those of one plain forward pass a sequence, float32."""
+    """Between the log-probabilities with which tokens were drawn and those of one plain forward
+    pass a sequence, float32.
+    """
     drawn, draw = [], sampling_module.draw
 
     def recording(logits, uniform, sampling):
@@ -78,14 +94,16 @@ def largest_difference(lm, prompts, temperature):
         responses = generate(lm, prompts, sampling, SAMPLES)
     finally:
         sampling_module.draw = draw
-    rows = [(prompts[i], r, []) for i in batches_by_length([len(p) for p in prompts], len(prompts))[0] for r in responses[i]]
+    rows = [
+        (prompts[i], r, []) for i in batches_by_length([len(p) for p in prompts], len(prompts))[0] for r in responses[i]
+    ]
     for step, values in enumerate(drawn):
         for (_, _, said), value in zip([row for row in rows if len(row[1]) > step], values):
             said.append(value)
     worst = 0.0
     for prompt, response, said in rows:
         with torch.no_grad():
-            logits = lm.model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1:-1] / temperature
+            logits = lm.model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1] / temperature
         theirs = logits.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0]
         worst = max(worst, (theirs - torch.tensor(said)).abs().max().item())
     return worst
@@ -106,12 +124,25 @@ def main(argv):
     for new in (24, 64):
         found = {}
         for side in ("hf", "ours"):
-            done = subprocess.run([sys.executable, __file__, *argv, "--side", side, "--new", str(new)], stdout=subprocess.PIPE, check=True, text=True)
+            done = subprocess.run(
+                [sys.executable, __file__, *argv, "--side", side, "--new", str(new)],
+                stdout=subprocess.PIPE,
+                check=True,
+                text=True,
+            )
             found[side] = tuple(map(float, done.stdout.split()[-2:]))
-            print(f"{new} new tokens, {side:5} {found[side][0]:7.1f} tokens/s, peak {found[side][1]:.2f} GB", flush=True)
-        print(f"{new} new tokens: {found['ours'][0] / found['hf'][0]:.2f} times the tokens/s at {found['ours'][1] / found['hf'][1]:.2f} times the peak memory")
+            print(
+                f"{new} new tokens, {side:5} {found[side][0]:7.1f} tokens/s, peak {found[side][1]:.2f} GB", flush=True
+            )
+        print(
+            f"{new} new tokens: {found['ours'][0] / found['hf'][0]:.2f} times the tokens/s at"
+            f" {found['ours'][1] / found['hf'][1]:.2f} times the peak memory"
+        )
     lm = language_model.load(command.model)
-    print(f"log-probabilities of drawn tokens against a plain forward pass: largest difference {largest_difference(lm, some_prompts(lm, 12), command.temperature):.1e}")
+    print(
+        "log-probabilities of drawn tokens against a plain forward pass: largest difference"
+        f" {largest_difference(lm, some_prompts(lm, 12), command.temperature):.1e}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""Which labelling rule agrees with people? Every rule on every data set, and at known rates from 0.1 to 0.75 (Table 1).
+"""Which labelling rule agrees with people? Every rule on every data set, and at known rates from
+0.1 to 0.75 (Table 1).
 
     python tests/bench/label_rules.py --runs runs/facts runs/popqa runs/webquestions
 
-The runs are of one model, their probe stages done. The generations in tests/readings.jsonl were read one by one against
-the given answers; a rule labels all generations of a data set and is compared with the reading where there is one.
+The runs are of one model, their probe stages done. The generations in tests/readings.jsonl were
+read one by one against the given answers; a rule labels all generations of a data set and is
+compared with the reading where there is one.
 """
+
 import argparse
 import os
 import random
@@ -25,13 +28,22 @@ BLIND = ("s_s2g", "s_p")  # what is left without given answers
 
 
 def read_run(folder, embedder):
-    """Questions with their generations, hits, scores and (where read) {sample: right or not} of a run."""
-    questions = [q for split in ("train", "valid", "test") for q in read_jsonl(os.path.join(folder, "data", f"{split}.jsonl"))]
+    """Questions with their generations, hits, scores and (where read) {sample: right or not} of a
+    run.
+    """
+    questions = [
+        q for split in ("train", "valid", "test") for q in read_jsonl(os.path.join(folder, "data", f"{split}.jsonl"))
+    ]
     generations = {g["id"]: g for g in read_jsonl(os.path.join(folder, "probe", "generations.jsonl"))}
     p_known = {k["id"]: k["p_known"] for k in read_jsonl(os.path.join(folder, "probe", "known.jsonl"))}
     normal = [generations[q["id"]] for q in questions]
     scores = dreamcatcher.score_generations(embedder, questions, normal, [p_known[q["id"]] for q in questions])
-    hits = np.array([[answers.is_correct(answers.read(t, q["answers"], q["question"])) for t in g["normal"]] for q, g in zip(questions, normal)])
+    hits = np.array(
+        [
+            [answers.is_correct(answers.read(t, q["answers"], q["question"])) for t in g["normal"]]
+            for q, g in zip(questions, normal)
+        ]
+    )
     return questions, {name: value.numpy() for name, value in scores.items()}, hits
 
 
@@ -41,11 +53,22 @@ def row(name, rule, index, questions, scores, hits, read):
     names = BLIND if rule.endswith("without answers") else dreamcatcher.AnnotateConfig().scores
     total = dreamcatcher.factuality(part, names).numpy()
     correct, states = dreamcatcher.label(total, hits[index], dreamcatcher.AnnotateConfig(rule=rule.split()[0]))
-    pairs = [(correct[n, sample], truth, total[n, sample]) for n, i in enumerate(index) for sample, truth in read.get(questions[i]["id"], ())]
+    pairs = [
+        (correct[n, sample], truth, total[n, sample])
+        for n, i in enumerate(index)
+        for sample, truth in read.get(questions[i]["id"], ())
+    ]
     found = dreamcatcher.agreement([p[0] for p in pairs], [p[1] for p in pairs])
     auroc = metrics.auroc([p[2] for p in pairs], [p[1] for p in pairs])
-    return [name, rule, len(pairs), *(f"{found[key]:.3f}" for key in ("accuracy", "precision", "recall", "kappa")), f"{auroc:.3f}",
-            f"{states.count('known') / len(states):.0%}", f"{states.count('mixed') / len(states):.0%}"]
+    return [
+        name,
+        rule,
+        len(pairs),
+        *(f"{found[key]:.3f}" for key in ("accuracy", "precision", "recall", "kappa")),
+        f"{auroc:.3f}",
+        f"{states.count('known') / len(states):.0%}",
+        f"{states.count('mixed') / len(states):.0%}",
+    ]
 
 
 def main(argv):
@@ -76,7 +99,7 @@ def main(argv):
     rows = []
     for rate in (0.1, 0.25, 0.5, 0.75):
         size = int(min(len(known) / rate, len(unknown) / (1 - rate)))
-        index = np.array(sorted(known[:round(size * rate)] + unknown[:size - round(size * rate)]))
+        index = np.array(sorted(known[: round(size * rate)] + unknown[: size - round(size * rate)]))
         rows += [row(f"all, {rate:.0%} known", rule, index, questions, scores, hits, read) for rule in rules]
     print(table(head, rows))
 

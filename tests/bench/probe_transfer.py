@@ -1,12 +1,15 @@
-"""Do probes travel? Trained on the questions of one run, tested on those of the others, beside what the text alone says.
+"""Do probes travel? Trained on the questions of one run, tested on those of the others, beside what
+the text alone says.
 
     python tests/bench/probe_transfer.py --runs runs/facts runs/popqa runs/webquestions
 
-All runs are of one model, their probe stages done. Every question with a known / unknown label (gold rule) counts. Within
-a run a question is judged by the probes of the splits that neither trained nor chose on it; across runs by all of them,
-layer, kind and strength of L2 chosen on the first run alone. AUROC and balanced accuracy, each with a 95% bootstrap
-interval over the questions; "gain" is the probe's AUROC less the question embedding's, on the same resamples.
+All runs are of one model, their probe stages done. Every question with a known / unknown label
+(gold rule) counts. Within a run a question is judged by the probes of the splits that neither
+trained nor chose on it; across runs by all of them, layer, kind and strength of L2 chosen on the
+first run alone. AUROC and balanced accuracy, each with a 95% bootstrap interval over the questions;
+"gain" is the probe's AUROC less the question embedding's, on the same resamples.
 """
+
 import argparse
 import os
 import sys
@@ -28,22 +31,40 @@ BAND = {"probe": None, "question embedding": 1, "bag of words": 1, "answer confi
 
 
 def read_run(folder, lm, embedder, config):
-    """{"labels", "subjects", "prompts", "features": {name: activations or {"text": (questions, 1, width)}}} of the labelled questions."""
+    """{"labels", "subjects", "prompts", "features": {name: activations or {"text": (questions, 1,
+    width)}}} of the labelled questions.
+    """
     known = {k["id"]: k for k in read_jsonl(os.path.join(folder, "probe", "known.jsonl"))}
     confidence = {g["id"]: g["greedy_log_prob"] for g in read_jsonl(os.path.join(folder, "probe", "generations.jsonl"))}
-    questions = [q for split in ("train", "valid", "test") for q in read_jsonl(os.path.join(folder, "data", f"{split}.jsonl"))]
+    questions = [
+        q for split in ("train", "valid", "test") for q in read_jsonl(os.path.join(folder, "data", f"{split}.jsonl"))
+    ]
     share = np.array([known[q["id"]]["hits"] / config.k for q in questions])
-    labels = probe.gold_label(share[:, None], np.array([known[q["id"]]["greedy_right"] for q in questions]), config.known_share, config.unknown_share)
+    labels = probe.gold_label(
+        share[:, None],
+        np.array([known[q["id"]]["greedy_right"] for q in questions]),
+        config.known_share,
+        config.unknown_share,
+    )
     questions = [q for q, label in zip(questions, labels) if label >= 0]
     prompts = [chat_prompt(lm, q["question"]) for q in questions]
     text = lambda features: {"text": features[:, None]}
-    return {"labels": labels[labels >= 0], "subjects": [q["subject"] for q in questions], "prompts": prompts, "features": {
-        "probe": probe.capture(lm, prompts, config.rows), "question embedding": text(embed.embed(embedder, [q["question"] for q in questions])),
-        "answer confidence": text(torch.tensor([[confidence[q["id"]]] for q in questions]))}}
+    return {
+        "labels": labels[labels >= 0],
+        "subjects": [q["subject"] for q in questions],
+        "prompts": prompts,
+        "features": {
+            "probe": probe.capture(lm, prompts, config.rows),
+            "question embedding": text(embed.embed(embedder, [q["question"] for q in questions])),
+            "answer confidence": text(torch.tensor([[confidence[q["id"]]] for q in questions])),
+        },
+    }
 
 
 def scores(name, home, away, config, seed):
-    """Logits of the questions of `home` (out of fold; NaN where no split tested on it) and of every run in `away`."""
+    """Logits of the questions of `home` (out of fold; NaN where no split tested on it) and of every
+    run in `away`.
+    """
     parts = probe.split_by_group(home["subjects"], config, seed)
     runs = [home, *away]
     if name == "bag of words":
@@ -81,7 +102,11 @@ def main(argv):
         for name in BAND:
             found[name], best = scores(name, runs[home], [runs[other] for other in away], config, command.seed)
             if name == "probe":
-                print(f"trained on {home}: {best['kind']} of layers {[i + 1 for i in best['layers']]}, l2 {config.l2[best['strength']]:g}", flush=True)
+                print(
+                    f"trained on {home}: {best['kind']} of layers {[i + 1 for i in best['layers']]}, l2"
+                    f" {config.l2[best['strength']]:g}",
+                    flush=True,
+                )
         for place, tested in enumerate([home, *away]):
             labels = runs[tested]["labels"]
             ok = ~np.isnan(found["probe"][place])
@@ -90,14 +115,33 @@ def main(argv):
 
             def figures(index):
                 auroc = {name: metrics.auroc(s[name][index], y[index]) for name in BAND}
-                return [auroc["probe"], metrics.balanced_accuracy(s["probe"][index] > 0, y[index]),
-                        *(auroc[name] for name in list(BAND)[1:]), auroc["probe"] - auroc["question embedding"]]
+                return [
+                    auroc["probe"],
+                    metrics.balanced_accuracy(s["probe"][index] > 0, y[index]),
+                    *(auroc[name] for name in list(BAND)[1:]),
+                    auroc["probe"] - auroc["question embedding"],
+                ]
 
             point = figures(np.arange(len(y)))
             low, high = metrics.bootstrap_interval(figures, len(y), 1000, command.seed)
             cells = [f"{p:.3f} [{a:.3f}, {b:.3f}]" for p, a, b in zip(point, low, high)]
-            rows.append(dict(zip(["trained on", "tested on", "AUROC", "balanced accuracy", "question embedding", "bag of words", "answer confidence", "gain"],
-                                 [home, tested, *cells])))
+            rows.append(
+                dict(
+                    zip(
+                        [
+                            "trained on",
+                            "tested on",
+                            "AUROC",
+                            "balanced accuracy",
+                            "question embedding",
+                            "bag of words",
+                            "answer confidence",
+                            "gain",
+                        ],
+                        [home, tested, *cells],
+                    )
+                )
+            )
     print(table(list(rows[0]), [list(row.values()) for row in rows]))
     if command.csv:
         write_csv(command.csv, rows)
