@@ -3,12 +3,16 @@
 For every question there are k normal generations. Four scores (s_s2g, s_p, s_o2a, s_s2a), each
 normalised over the data set, add up to a generation's factuality. A rule turns factuality (or the
 answers themselves) into "correct", and the k verdicts of a question into known / unknown / mixed.
-rankings.py makes preferences of that. As a tool of its own (labelling.py) it labels any questions,
-with a model or with generations made elsewhere:
+Rankings (Figure 3) say which answers of a question stand for factual, uncertain and hallucinated,
+best first: a known question ranks factual > uncertain, a mixed one factual > uncertain >
+hallucination, an unknown one uncertain > hallucination. A factual response must be right, an
+uncertain one a real refusal, a hallucination wrong: what breaks that is dropped and counted. As a
+tool of its own it labels any questions, with a model or with generations made elsewhere:
 
     python dreamcatcher.py --model MODEL --questions questions.jsonl --out labels.jsonl
 
-Left out: a judge model.
+Left out: a judge model; the general reward model by which the release picks among uncertain
+answers.
 """
 
 import re

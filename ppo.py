@@ -3,8 +3,7 @@
 One step: take prompts; let the policy answer them, some of them *guided*, that is, with the first
 few tokens of the preferred response already written; score prompt + guidance + continuation with
 the reward model; turn scores and KL into token rewards, these into advantages (GAE); improve the
-policy by the clipped loss, a few passes over the batch. Values come from critic.py. Guidance tokens
-are context: loss, KL, advantages and whitening see the continuation only. So a guided answer
+policy by the clipped loss, a few passes over the batch. Guidance tokens are context: loss, KL, advantages and whitening see the continuation only. So a guided answer
 teaches how to go on, not whether to refuse: that falls in the first token, which guidance has
 written already.
 

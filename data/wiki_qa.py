@@ -4,7 +4,7 @@ A.1), and what is kept of them.
 A passage becomes a task (an instruction in the passage's language), a reply becomes a pair or a
 reason why not. "To add variety" (5.1) a share of the questions is of multiple choice; the same form
 is made of any open questions that share a category, such as the project's facts. How passages are
-found, who answers, and the checks lie in passages.py, lm.py or endpoint.py, and checks.py. Left
+found, who answers, and the checks lie in passages.py, lm/ or endpoint.py, and checks.py. Left
 out: several questions a passage.
 """
 

@@ -13,7 +13,7 @@ SPLITS = ("train", "valid", "test")
 
 
 def load_model(run, folder=None):
-    """The language model that the run starts from (or that lies in `folder`), as lm.LM."""
+    """The language model that the run starts from (or that lies in `folder`), as lm.model.LM."""
     s = run.settings
     return language_model.load(folder or run.base_model, s.device, s.torch_dtype, say)
 
