@@ -2,17 +2,20 @@
 
 One step: take prompts; let the policy answer them, some of them *guided*, that is, with the first
 few tokens of the preferred response already written; score prompt + guidance + continuation with
-the reward model; turn scores and KL into token rewards, these into advantages (GAE); improve the
-policy by the clipped loss, a few passes over the batch. Guidance tokens are context: loss, KL, advantages and whitening see the continuation only. So a guided answer
-teaches how to go on, not whether to refuse: that falls in the first token, which guidance has
-written already.
+the reward model; turn scores and KL into token rewards, these into advantages; improve the policy
+by the clipped loss, a few passes over the batch. Guidance tokens are context: loss, KL, advantages
+and whitening see the continuation only. So a guided answer teaches how to go on, not whether to
+refuse: that falls in the first token, which guidance has written already.
 
 Two models are easily confused. The *old policy* is this policy before the step's first update; its
 log-probabilities are recomputed with the training forward, so the first ratio is exactly 1. The
-*reference* is the policy before PPO; KL to it is subtracted from the reward, and where `kl_coef` is
-0 (the paper's setting) there is none in memory.
+*reference* is the policy before PPO; where `kl_coef` is 0 (the paper's setting) there is none in
+memory.
 
-Left out: reward whitening, several samples a prompt, distributed rollouts.
+Beyond the paper, each a setting: several samples of one prompt, whose mean score is the baseline
+(`samples`, `baseline`); KL over the whole vocabulary as a loss (`kl`); layers left out of training
+(`frozen`). Left out: whitening of the rewards (they are normalised once, by the reward model's mean
+and deviation; advantages are whitened), distributed rollouts.
 """
 
 import math
@@ -24,6 +27,7 @@ from lm import optim
 from lm.batching import batches_by_length
 from lm.chat import decode, has_ended, render, response_ids
 from lm.forward import collate, entropy, forward_arguments, log_probs, padded, response_logits, response_positions
+from lm.layers import freeze
 from lm.sampling import generate, generator_for
 from reading import answers
 
@@ -32,6 +36,16 @@ from reading import answers
 class PPOConfig:
     steps: int = 200  # PPO steps; times batch: the responses that rejection sampling may generate (paper: not given)
     batch: int = 64  # prompts a step (paper: 64 for 7B, 32 for 13B and 14B)
+    # responses to each of them, which `baseline` group or both compare with each other (paper: 1)
+    samples: int = 1
+    # what the score is compared with: value (GAE with a critic, paper), group (the mean score of the
+    # prompt's samples, no critic), both (group first, then GAE)
+    baseline: str = "value"
+    # how kl_coef holds the policy to the reference: reward (subtracted from the reward, token by
+    # token, of the sampled tokens; InstructGPT) or loss (over the whole vocabulary, in the loss)
+    kl: str = "reward"
+    # share of the layers, from below, that stay as they are, and the embeddings; 0: all are trained
+    frozen: float = 0.0
     lr: float = 1e-6  # peak learning rate of the policy (paper: 1e-6)
     # head: values are read off the policy's trunk; reward: a model of its own, from the reward
     # model
@@ -82,6 +96,18 @@ def token_rewards(score, log_prob, reference, mask, kl_coef):
     rewards = torch.zeros_like(log_prob) if reference is None else -kl_coef * (log_prob - reference) * mask
     last = mask.sum(1) - 1  # (batch,)
     return rewards.scatter_add(1, last[:, None], score[:, None].to(rewards))
+
+
+def centred(score, samples):
+    """Scores (prompts * samples,) less the mean of their prompt's samples, side by side in it."""
+    groups = score.view(-1, samples)
+    return (groups - groups.mean(1, keepdim=True)).flatten()
+
+
+def exact_kl(logits, reference):
+    """KL(pi || reference) (tokens,) over the whole vocabulary, of logits (tokens, vocabulary)."""
+    log_pi, log_reference = logits.log_softmax(-1), reference.log_softmax(-1)
+    return (log_pi.exp() * (log_pi - log_reference)).sum(-1)
 
 
 def advantages(rewards, values, mask, gamma, lam):
@@ -181,15 +207,11 @@ def values(critic, hidden, batch):
 
 
 def new_optimizer(policy, critic, config):
-    """AdamW with one group for the policy and one for the value head or critic (config:
-    ppo.PPOConfig).
-    """
-    return optim.adamw(
-        [
-            {"params": list(policy.model.parameters()), "lr": config.lr},
-            {"params": list(critic.parameters()), "lr": config.value_lr},
-        ]
-    )
+    """AdamW: one group for the policy's layers that are trained, one for the value head or critic."""
+    freeze(policy.model, config.frozen)
+    trained = [p for p in policy.model.parameters() if p.requires_grad]
+    of_critic = list(critic.parameters())
+    return optim.adamw([{"params": trained, "lr": config.lr}, {"params": of_critic, "lr": config.value_lr}])
 
 
 # -------------------------------------------------------------------------------------- the rollout
@@ -260,28 +282,34 @@ class Rollout:
 def rollout(policy, critic, score, reference, tasks, config, sampling, seed, step, kl_coef):
     """Let the policy answer `tasks`, some of them guided, and work out the advantages. Returns
     (Rollout, mean entropy).
+
+    The samples of one prompt lie side by side: config.samples tasks in a row are the same.
     """
     guidance = guide(
         [t["preferred"] for t in tasks], *guidance_of_step(step, config), generator_for(seed, f"ppo guidance {step}")
     )
     prompts = [t["prompt"] + g for t, g in zip(tasks, guidance)]
-    continuation = [
-        r[0] for r in generate(policy, prompts, sampling, keys=[t["id"] for t in tasks], seed=f"{seed} ppo {step}")
-    ]
+    keys = [t["id"] if not i % config.samples else f"{t['id']} {i % config.samples}" for i, t in enumerate(tasks)]
+    continuation = [r[0] for r in generate(policy, prompts, sampling, keys=keys, seed=f"{seed} ppo {step}")]
     ended = torch.tensor([has_ended(policy, c) for c in continuation])
     scores = score(tasks, [g + c for g, c in zip(guidance, continuation)])
     scores = scores - config.missing_end * ~ended
+    judged = scores if config.baseline == "value" else centred(scores, config.samples)
+    lam = 1.0 if config.baseline == "group" else config.lam
+    in_reward = reference is not None and config.kl == "reward"
     micro, entropies = [], 0.0
     with torch.no_grad():
         for index in batches_by_length([len(p) + len(c) for p, c in zip(prompts, continuation)], config.micro_rows):
             batch = collate(policy, [prompts[i] for i in index], [continuation[i] for i in index])
             mask = batch.response_mask
-            log_prob, value, total_entropy = token_figures(
-                policy, critic, batch, sampling.temperature, with_entropy=True
-            )
+            log_prob, value, logits = token_figures(policy, critic, batch, sampling.temperature)
             ref = token_figures(reference, None, batch, sampling.temperature)[0] if reference is not None else None
-            rewards = token_rewards(scores[index].to(policy.device), log_prob, ref, mask, kl_coef)
-            advantage = advantages(rewards, value, mask, config.gamma, config.lam)
+            rewards = token_rewards(
+                judged[index].to(policy.device), log_prob, ref if in_reward else None, mask, kl_coef
+            )
+            if config.baseline == "group":
+                value = torch.zeros_like(value)
+            advantage = advantages(rewards, value, mask, config.gamma, lam)
             micro.append(
                 {
                     "batch": batch,
@@ -293,7 +321,7 @@ def rollout(policy, critic, score, reference, tasks, config, sampling, seed, ste
                     "returns": advantage + value,
                 }
             )
-            entropies += total_entropy
+            entropies += float(entropy(logits).sum())
     flat = [m["advantage"][m["mask"]] for m in micro]
     white = whiten(torch.cat(flat), torch.ones(sum(map(len, flat)), device=policy.device)).split([len(f) for f in flat])
     for m, values in zip(micro, white):
@@ -301,39 +329,45 @@ def rollout(policy, critic, score, reference, tasks, config, sampling, seed, ste
     return Rollout(tasks, guidance, continuation, scores, micro), entropies / sum(map(len, flat))
 
 
-def token_figures(policy, critic, batch, temperature, with_entropy=False):
-    """(log-probabilities (batch, time), values (batch, time) or None, summed entropy or None) of
-    the response tokens.
+def token_figures(policy, critic, batch, temperature):
+    """(log-probabilities (batch, time), values (batch, time) or None, logits (tokens, vocabulary))
+    of the response tokens.
     """
     logits, hidden = response_logits(policy, batch, temperature)
     log_prob = padded(log_probs(logits, batch.response[batch.response_mask]), batch.response_mask)
     value = padded(values(critic, hidden, batch), batch.response_mask) if critic is not None else None
-    return log_prob, value, float(entropy(logits).sum()) if with_entropy else None
+    return log_prob, value, logits
 
 
 # --------------------------------------------------------------------------------------- the update
 
 
-def improve(policy, critic, optimizer, rolled, config, temperature):
+def improve(policy, critic, optimizer, rolled, config, temperature, reference=None, kl_coef=0.0):
     """The clipped update: `epochs` passes over the rollout, one optimiser step a pass, so that
     nothing is clipped in the first.
+
+    `reference` is given where KL to it belongs in the loss, weighted by kl_coef.
 
     Returns figures: means over the passes; of grad_norm and ratio_max the largest, of passes and
     skipped the sum.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     tokens = sum(int(m["mask"].sum()) for m in rolled.micro)
+    value_coef = 0.0 if config.baseline == "group" else config.value_coef
     figures = dict.fromkeys(("policy_loss", "value_loss", "clip_fraction", "value_clip_fraction", "approx_kl"), 0.0)
     figures.update(grad_norm=0.0, ratio_max=0.0, passes=0, skipped=0)
     for epoch in range(config.epochs):
         sums, ratio_off = dict.fromkeys(figures, 0.0), 0.0
         for m in rolled.micro:
-            log_prob, value, _ = token_figures(policy, critic, m["batch"], temperature)
+            log_prob, value, logits = token_figures(policy, critic, m["batch"], temperature)
             loss, clipped = policy_loss(log_prob, m["log_prob"], m["advantage"], m["mask"], config.clip)
             v_loss, v_clipped = value_loss(value, m["value"], m["returns"], m["mask"], config.value_clip)
-            (
-                (loss + config.value_coef * v_loss) / tokens
-            ).backward()  # sums over the whole batch's tokens, not means of means
+            total = loss + value_coef * v_loss
+            if reference is not None:
+                with torch.no_grad():
+                    of_reference, _ = response_logits(reference, m["batch"], temperature)
+                total = total + kl_coef * exact_kl(logits, of_reference).sum()
+            (total / tokens).backward()  # sums over the whole batch's tokens, not means of means
             log_ratio = (log_prob.detach() - m["log_prob"]) * m["mask"]
             ratio_off = max(ratio_off, float((log_ratio.exp() - 1).abs().max()))
             figures["ratio_max"] = max(figures["ratio_max"], float(log_ratio.max().exp()))
@@ -410,14 +444,13 @@ def optimise(policy, critic, optimizer, score, reference, tasks, config, samplin
     one); it, `policy` and `critic` change in place. Random numbers depend on the seed and the step
     alone.
     """
-    sampling = replace(
-        sampling, top_p=1.0, top_k=0
-    )  # what is sampled and what log-probabilities mean must be one distribution
-    rates = [config.lr, config.value_lr]
+    # what is sampled and what log-probabilities mean must be one distribution
+    sampling = replace(sampling, top_p=1.0, top_k=0)
+    rates, in_loss = [config.lr, config.value_lr], reference if config.kl == "loss" else None
     while progress["step"] < config.steps:
         step, kl_coef = progress["step"], progress["kl_coef"]
         optim.set_lr(optimizer, rates, optim.cosine_schedule(step, config.steps, config.warmup))
-        chosen = tasks_of_step(tasks, config.batch, step, seed)
+        chosen = [t for t in tasks_of_step(tasks, config.batch, step, seed) for _ in range(config.samples)]
         rolled, mean_entropy = rollout(policy, critic, score, reference, chosen, config, sampling, seed, step, kl_coef)
         share, most = guidance_of_step(step, config)
         figures = {
@@ -430,7 +463,7 @@ def optimise(policy, critic, optimizer, score, reference, tasks, config, samplin
             **behaviour(policy, rolled),
             **kl_figures(rolled),
             "explained_variance": explained(rolled),
-            **improve(policy, critic, optimizer, rolled, config, sampling.temperature),
+            **improve(policy, critic, optimizer, rolled, config, sampling.temperature, in_loss, kl_coef),
         }
         if config.kl_target:
             progress["kl_coef"] = adapted_kl_coef(kl_coef, figures["kl"], config.kl_target)

@@ -28,6 +28,7 @@ from evaluation import metrics
 from lm.batching import batches_by_length, behind_prefix, cache_argument, check_lengths, read_prefix
 from lm.chat import chat_prompt
 from lm.errors import UserError
+from lm.layers import decoder_layers
 from lm.logistic import fit_logistic
 from lm.sampling import generator_for
 
@@ -83,15 +84,6 @@ def gold_label(hits, greedy_right, known_share=0.5, unknown_share=0.0):
 def child(module, names):
     """The first submodule of `module` that has one of `names`, or None."""
     return next((getattr(module, name) for name in names if hasattr(module, name)), None)
-
-
-def decoder_layers(model):
-    """The model's decoder layers: the one module list as long as its config says."""
-    count = model.config.get_text_config().num_hidden_layers
-    for module in model.modules():
-        if isinstance(module, torch.nn.ModuleList) and len(module) == count:
-            return module
-    raise ValueError(f"{type(model).__name__}: found no list of {count} decoder layers")
 
 
 def hook_points(layer):

@@ -3,12 +3,15 @@
 The initial language model with its head replaced by a linear layer to one scalar, read at the last
 token of prompt and response. It learns the rankings of DreamCatcher by the K-wise loss of Ouyang et
 al. (all pairs of one prompt in one batch element), with the regulariser of Köpf et al. On disk it
-is an ordinary Hugging Face folder, for AutoModelForSequenceClassification. With `p_known` (not in
-the paper) the layer has two outputs a and b, and the score is a + (2 P(known) - 1) b: what the
-probe says of the question decides which way a response counts. Added to the score, it would move
-all responses to a question alike and rank none of them. P(known) is of the model before RLKF and of
-the question alone, so the policy cannot change it. Left out: margins between ranks, several epochs'
-early stopping.
+is an ordinary Hugging Face folder, for AutoModelForSequenceClassification.
+
+What it may read beside the text (`reads`, not in the paper). *p_known*: the layer has two outputs a
+and b, and the score is a + (2 P(known) - 1) b: what the probe says of the question decides which
+way a response counts. Added to the score, it would move all responses to a question alike and rank
+none of them. *output*: a linear term on what the output distribution of the model before RLKF says
+of the question and of the response (evaluation/output.py); its weights lie in the folder's
+config.json. Both are of that model alone, so the policy cannot change them. Left out: margins
+between ranks.
 """
 
 import copy
@@ -20,11 +23,13 @@ from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification
 
 from evaluation.metrics import wilson_interval
+from evaluation.output import FEATURES, QUANTITIES, OutputReader, features
 from lm import optim
 from lm.batching import batches_by_length
 from lm.chat import render, response_ids
 from lm.folders import from_folder
 from lm.forward import collate, forward_arguments
+from lm.layers import freeze
 from lm.model import LM
 from lm.sampling import generator_for
 
@@ -38,7 +43,9 @@ class RewardConfig:
     beta: float = 1e-3  # regulariser, beta / 2 (r_i^2 + r_j^2) a pair (paper: not given; Open-Assistant: 1e-3)
     general: float = 1.0  # general preference pairs for each factual ranking, where there are any (paper: 1)
     max_tokens: int = 512  # general pairs of more tokens, prompt and response together, are left out
-    p_known: bool = False  # the head reads the probe's P(known) of the question as well (paper: no)
+    reads: str = "text"  # text (paper), p_known (and the probe), output (and the model's own output distribution)
+    frozen: float = 0.0  # share of the layers, from below, that stay as they are; 1: the head alone is trained
+    head_lr: float = 0.0  # peak learning rate of the head and of the term on the output; 0: that of the rest
     max_grad_norm: float = 1.0  # gradients are clipped to this norm (paper: not given)
     held_out: float = 0.1  # share of the subjects whose rankings only measure (Table 2)
     micro_rows: int = 32  # sequences a forward pass
@@ -54,26 +61,60 @@ class RewardModel:
     lm: LM
     mean: float = 0.0
     std: float = 1.0
+    output: "OutputTerm | None" = None  # what `reads` output adds
+    reader: OutputReader | None = None  # reads the quantities that it needs
 
 
-def load(path, tokenizer, dtype, device="cpu", seed=None, p_known=False):
+class OutputTerm(torch.nn.Module):
+    """weight . features of the output distribution, quantities brought to mean 0, deviation 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(len(FEATURES)))
+        self.mean, self.std = torch.zeros(len(QUANTITIES)), torch.ones(len(QUANTITIES))
+
+    def forward(self, quantities, refuses):
+        """(n,) on the CPU from what OutputReader gives."""
+        return features(quantities, refuses, self.mean, self.std) @ self.weight
+
+    def record(self):
+        """What config.json keeps: everything that it takes to compute the term again."""
+        lists = {name: getattr(self, name).tolist() for name in ("weight", "mean", "std")}
+        return {"features": list(FEATURES), "quantities": list(QUANTITIES), **lists}
+
+    @classmethod
+    def from_record(cls, record):
+        term = cls()
+        term.weight.data = torch.tensor(record["weight"])
+        term.mean, term.std = torch.tensor(record["mean"]), torch.tensor(record["std"])
+        return term
+
+
+def load(path, tokenizer, dtype, device="cpu", seed=None, reads="text", reader=None):
     """RewardModel of a folder. With a seed: a language model whose head becomes a fresh linear
-    layer, N(0, 1 / (width + 1)), of two outputs where it is to read `p_known`.
+    layer, N(0, 1 / (width + 1)), that `reads` what RewardConfig says. `reader`: the OutputReader of
+    the model before RLKF, for one that reads its output.
 
     The classifier's pad token is made another than the end token, which Hugging Face would take for
     padding and read the score before it.
     """
-    kept = {} if seed is None else {"num_labels": 1 + p_known}
+    kept = {} if seed is None else {"num_labels": 2 if reads == "p_known" else 1}
     model = from_folder(AutoModelForSequenceClassification, path, **kept).to(device).eval()
     if seed is not None:
         weight = model.score.weight
         fresh = torch.randn(weight.shape, generator=generator_for(seed, "reward head")) / (weight.shape[1] + 1) ** 0.5
         weight.data.copy_(fresh)
         model.config.pad_token_id = padding_id(tokenizer)
+        output = OutputTerm() if reads == "output" else None
+    else:
+        record = getattr(model.config, "reward_output", None)
+        output = OutputTerm.from_record(record) if record else None
     return RewardModel(
         LM(model, tokenizer, dtype, frozenset([tokenizer.eos_token_id])),
         getattr(model.config, "reward_mean", 0.0),
         getattr(model.config, "reward_std", 1.0),
+        output,
+        reader,
     )
 
 
@@ -92,11 +133,13 @@ def padding_id(tokenizer):
 
 
 def save(model, folder):
-    """Write the reward model and its tokenizer as a Hugging Face folder; mean and deviation go into
-    its config.json.
+    """Write the reward model and its tokenizer as a Hugging Face folder; mean, deviation and the
+    term on the output go into its config.json.
     """
     config, tokenizer = model.lm.model.config, copy.deepcopy(model.lm.tokenizer)
     config.reward_mean, config.reward_std = model.mean, model.std
+    if model.output is not None:
+        config.reward_output = model.output.record()
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(config.pad_token_id)
     model.lm.model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -106,7 +149,7 @@ def scores(model, prompts, responses, p_known):
     """Raw scores (batch,) float32 of prompts with responses (lists of token ids), read at each last
     token.
 
-    p_known: a number a prompt, None for a head that does not read it.
+    p_known: a number a prompt, None for a model that reads the text alone.
     """
     batch = collate(model.lm, prompts, responses)
     with model.lm.autocast():
@@ -114,6 +157,9 @@ def scores(model, prompts, responses, p_known):
         states = trunk(**forward_arguments(trunk, batch)).last_hidden_state  # (batch, own time, width)
     last = states[torch.arange(len(prompts)), batch.before + batch.response_mask.sum(1)]  # (batch, width)
     outputs = F.linear(last.float(), model.lm.model.score.weight)  # (batch, 1 or 2)
+    if model.output is not None:
+        beside = model.output(*model.reader(prompts, responses, p_known))
+        return outputs[:, 0] + beside.to(outputs.device)
     if outputs.shape[1] == 1:
         return outputs[:, 0]
     return outputs[:, 0] + (2 * torch.tensor(p_known, device=outputs.device) - 1) * outputs[:, 1]
@@ -193,6 +239,23 @@ def pack(examples, rows):
     return groups
 
 
+def new_optimizer(model, config):
+    """AdamW with one group for the layers that are trained and one for the head and its terms."""
+    freeze(model.lm.model, config.frozen)
+    head = [*model.lm.model.score.parameters(), *(model.output.parameters() if model.output is not None else ())]
+    of_head = set(map(id, head))
+    trunk = [p for p in model.lm.model.parameters() if p.requires_grad and id(p) not in of_head]
+    groups = [{"params": trunk, "lr": config.lr}, {"params": head, "lr": config.head_lr or config.lr}]
+    return optim.adamw(groups)
+
+
+def fit_scale(model, examples):
+    """Bring what the output term reads to mean 0 and deviation 1 over the examples."""
+    prompts, responses, p_known = laid_out(examples)
+    quantities, _ = model.reader(prompts, responses, p_known)
+    model.output.mean, model.output.std = quantities.mean(0), quantities.std(0).clamp(min=1e-6)
+
+
 def steps_of(examples, config):
     """How many steps `learn` takes."""
     return -(-len(examples) // config.batch) * config.epochs
@@ -211,7 +274,8 @@ def learn(model, examples, config, seed, optimizer, first_step=0):
     for step in range(first_step, steps):
         order = torch.randperm(len(examples), generator=generator_for(seed, f"reward epoch {step // a_pass}")).tolist()
         batch = [examples[i] for i in order[step % a_pass * config.batch :][: config.batch]]
-        optim.set_lr(optimizer, [config.lr], optim.linear_schedule(step, steps, config.warmup))
+        rates = [config.lr, config.head_lr or config.lr]
+        optim.set_lr(optimizer, rates, optim.linear_schedule(step, steps, config.warmup))
         loss_sum = right = pairs = 0.0
         for group in pack(batch, config.micro_rows):
             sizes = [len(batch[i][1]) for i in group]

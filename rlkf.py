@@ -43,10 +43,18 @@ from experiment import questions as asked
 from experiment import settings as all_settings
 from experiment.answering import hits_of, readings_of, sample_answers, uncertain_answers
 from experiment.checkpoint import load_checkpoint, save_checkpoint
-from experiment.inputs import SPLITS, check_fit, load_embedder, load_generations, load_known, load_model, load_questions
+from experiment.inputs import (
+    SPLITS,
+    check_fit,
+    load_embedder,
+    load_generations,
+    load_known,
+    load_model,
+    load_questions,
+    load_reader,
+)
 from experiment.progress import bar, followed, say
 from lm import model as language_model
-from lm import optim
 from lm.chat import chat_prompt
 from lm.errors import UserError, exit_status
 from reading.answers import is_correct
@@ -151,7 +159,8 @@ def stage_reward(run):
     subject_of = {q["id"]: q["subject"] for q in load_questions(run)["train"]}
     records, known = read_jsonl(run.path("annotate", "preferences.jsonl")), load_known(run)
     parts = preferences.split_rankings(records, subject_of, config.held_out, s.seed)
-    model = reward.load(run.base_model, load_model(run).tokenizer, s.torch_dtype, s.device, s.seed, config.p_known)
+    tokenizer, reader = load_model(run).tokenizer, load_reader(run)
+    model = reward.load(run.base_model, tokenizer, s.torch_dtype, s.device, s.seed, config.reads, reader)
     if os.path.exists(run.path("data", "general.jsonl")):
         pairs = preferences.general_records(run.path("data", "general.jsonl"), model.lm, config.max_tokens)
         parts = preferences.with_general(parts, pairs, config.general)
@@ -215,8 +224,11 @@ def pretraining_log(run):
 def learn_rewards(run, model, examples):
     """reward.learn with a log and checkpoints; an interrupted call goes on at the last of them."""
     s, config = run.settings, run.settings.reward
-    optimizer = optim.adamw([{"params": list(model.lm.model.parameters()), "lr": config.lr}])
+    optimizer = reward.new_optimizer(model, config)
     modules, checkpoint = {"reward": model.lm.model}, run.work("reward", "checkpoint")
+    if model.output is not None:
+        reward.fit_scale(model, examples)
+        modules["output"] = model.output
     progress = load_checkpoint(checkpoint, modules, optimizer) or {"step": 0}
     loop = reward.learn(model, examples, config, s.seed, optimizer, progress["step"])
     steps, save = reward.steps_of(examples, config), lambda: save_checkpoint(checkpoint, modules, optimizer, progress)

@@ -18,7 +18,6 @@ from lm import optim
 from lm.batching import batches_by_length
 from lm.forward import collate, log_probs, response_logits
 from ppo import tasks_of_step
-from probe import decoder_layers
 
 FIRST = 4  # tokens of a response that first_weight is for
 
@@ -36,19 +35,6 @@ class SFTConfig:
     batch: int = 32  # rankings a step
     max_grad_norm: float = 1.0  # gradients are clipped to this norm
     micro_rows: int = 16  # sequences a forward pass
-
-
-def freeze(policy, share):
-    """Leave the embeddings and this share of the layers, from below, out of training; 0 leaves out
-    nothing.
-
-    What the probe reads stands in the middle layers already: above them the policy need only learn
-    to heed it, and what is not trained cannot learn the training questions by heart.
-    """
-    layers = decoder_layers(policy.model)
-    embeddings = [module for module in policy.model.modules() if isinstance(module, torch.nn.Embedding)]
-    for module in (*embeddings, *layers[: round(share * len(layers))]) if share else ():
-        module.requires_grad_(False)
 
 
 def imitation_loss(policy, prompts, responses, first_weight=1.0):

@@ -36,8 +36,8 @@ def variants(settings):
     for coef in ("0", "0.001", "0.01", "0.1"):
         found[f"kl_coef {coef}"] = {"ppo.kl_coef": coef}
     found["separate critic"] = {"ppo.critic": "reward", "ppo.value_lr": str(settings.ppo.lr)}
-    found["P(known) not in the reward model" if settings.reward.p_known else "P(known) in the reward model"] = {
-        "reward.p_known": str(not settings.reward.p_known)
+    found["reward reads the text alone" if settings.reward.reads != "text" else "P(known) in the reward model"] = {
+        "reward.reads": "text" if settings.reward.reads != "text" else "p_known"
     }
     found["without s_p"] = {"annotate.scores": "s_s2g,s_o2a,s_s2a", "annotate.s_p_weight": "0"}
     found["median labels"] = {"annotate.rule": "median"}

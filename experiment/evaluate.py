@@ -30,6 +30,7 @@ from experiment.inputs import (
     load_known,
     load_model,
     load_questions,
+    load_reader,
     states_of,
 )
 from experiment.progress import bar, in_blocks, say
@@ -260,7 +261,10 @@ def confidences(run, tokenizer, sets):
     each between 0 and 1.
     """
     s = run.settings
-    model, refusals = reward.load(run.path("reward"), tokenizer, s.torch_dtype, s.device), usual_refusals(run)
+    model, refusals = (
+        reward.load(run.path("reward"), tokenizer, s.torch_dtype, s.device, reader=load_reader(run)),
+        usual_refusals(run),
+    )
     margin = {name: margins(run, model, refusals, name, asked) for name, asked in sets.items()} if refusals else {}
     control = question_control(run, sets)
     found = {}

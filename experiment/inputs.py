@@ -4,6 +4,7 @@ import dreamcatcher
 import embed
 from data.files import read_jsonl
 from evaluation import honesty
+from evaluation.output import OutputReader
 from experiment.progress import say
 from lm import model as language_model
 from lm.batching import check_lengths
@@ -16,6 +17,12 @@ def load_model(run, folder=None):
     """The language model that the run starts from (or that lies in `folder`), as lm.model.LM."""
     s = run.settings
     return language_model.load(folder or run.base_model, s.device, s.torch_dtype, say)
+
+
+def load_reader(run):
+    """Reader of the output of the model before RLKF if the reward model reads it, else None."""
+    s = run.settings
+    return OutputReader(load_model(run), s.sampling, s.probe.rows) if s.reward.reads == "output" else None
 
 
 def load_embedder(run):

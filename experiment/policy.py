@@ -19,11 +19,12 @@ from evaluation import honesty
 from experiment import alarms
 from experiment.answering import greedy_texts, readings_of
 from experiment.checkpoint import load_checkpoint, save_checkpoint
-from experiment.inputs import load_generations, load_known, load_model, load_questions, states_of
+from experiment.inputs import load_generations, load_known, load_model, load_questions, load_reader, states_of
 from experiment.progress import followed, say
 from lm import model as language_model
 from lm import optim
 from lm.errors import UserError
+from lm.layers import freeze
 
 
 @dataclass
@@ -70,7 +71,7 @@ def warm_up(run, tasks):
         return run.base_model
     if not os.path.isdir(folder):
         policy = load_model(run)
-        sft.freeze(policy, config.frozen)
+        freeze(policy.model, config.frozen)
         loop = sft.learn(policy, policy_optimizer(policy, config), tasks, config, run.settings.seed, {"step": 0})
         for _ in followed(run, "ppo", loop, "supervised warm-up", config.steps, event="warm-up"):
             pass
@@ -87,7 +88,7 @@ def policy_optimizer(policy, config):
 def scorer(run, policy):
     """score(tasks, responses) -> normalised rewards (n,) of the run's reward model."""
     s = run.settings
-    model = reward.load(run.path("reward"), policy.tokenizer, policy.dtype, s.device)
+    model = reward.load(run.path("reward"), policy.tokenizer, policy.dtype, s.device, reader=load_reader(run))
 
     def score(tasks, responses):
         prompts, p_known = [t["prompt"] for t in tasks], [t["p_known"] for t in tasks]
@@ -139,7 +140,11 @@ def by_dpo(run, policy, start, tasks, records):
 
 def by_rejection(run, policy, start, tasks, records):
     """Rejection sampling (dpo.reject) with as many responses as PPO's settings would take."""
-    s, config, responses = run.settings, run.settings.rejection, run.settings.ppo.steps * run.settings.ppo.batch
+    s, config, responses = (
+        run.settings,
+        run.settings.rejection,
+        run.settings.ppo.steps * run.settings.ppo.batch * run.settings.ppo.samples,
+    )
     optimizer, score = policy_optimizer(policy, config), scorer(run, policy)
     steps = config.rounds * dpo.plan(config, responses, len(tasks))[1]
     loop = lambda progress: dpo.reject(policy, optimizer, score, tasks, config, responses, s.sampling, s.seed, progress)
@@ -149,7 +154,7 @@ def by_rejection(run, policy, start, tasks, records):
 def by_sft(run, policy, start, tasks, records):
     """Imitation of the rankings' best responses (sft.learn) and no more."""
     s, config = run.settings, run.settings.sft
-    sft.freeze(policy, config.frozen)
+    freeze(policy.model, config.frozen)
     optimizer = policy_optimizer(policy, config)
     loop = lambda progress: sft.learn(policy, optimizer, tasks, config, s.seed, progress)
     return Training({"policy": policy.model}, optimizer, config.steps, loop)

@@ -88,7 +88,7 @@ PRESETS = {
         "reward.batch": 32,
         "reward.micro_rows": 128,
         "reward.warmup": 0.05,
-        "reward.p_known": True,
+        "reward.reads": "p_known",
         "sft.lr": 1e-4,
         "sft.batch": 128,
         "sft.micro_rows": 128,
@@ -192,6 +192,9 @@ PRESETS["paper-13b"] = {
     "ppo.batch": 32,
 }
 CHOICES = {
+    "reward.reads": ("text", "p_known", "output"),
+    "ppo.baseline": ("value", "group", "both"),
+    "ppo.kl": ("reward", "loss"),
     "dtype": ("float32", "bfloat16"),
     "algorithm": ("ppo", "dpo", "rejection", "sft"),
     "ppo.critic": ("head", "reward"),
@@ -208,7 +211,7 @@ RANGES = {  # what is expected: (whether a value is that, the settings of which 
         """
         sampling.max_new_tokens sampling.rows probe.k probe.repeats probe.band probe.rows
         reward.epochs reward.batch reward.micro_rows reward.max_tokens reward.save_every sft.batch sft.micro_rows
-        ppo.steps ppo.batch ppo.epochs ppo.guidance_tokens ppo.micro_rows ppo.validate_every ppo.save_every
+        ppo.steps ppo.batch ppo.samples ppo.epochs ppo.guidance_tokens ppo.micro_rows ppo.validate_every ppo.save_every
         dpo.steps dpo.batch dpo.micro_rows
         rejection.samples rejection.rounds rejection.epochs rejection.batch rejection.micro_rows
         evaluate.resamples qa.count qa.scan qa.max_tokens qa.min_tokens qa.max_new_tokens qa.rows endpoint.budget
@@ -223,7 +226,7 @@ RANGES = {  # what is expected: (whether a value is that, the settings of which 
     "at least 0, at most 1e9": (
         lambda value: 0 <= value <= 1e9,
         """
-        sampling.top_k annotate.uncertain_k reward.beta reward.general sft.steps
+        sampling.top_k annotate.uncertain_k reward.head_lr reward.beta reward.general sft.steps
         ppo.value_coef ppo.value_clip ppo.missing_end ppo.kl_coef ppo.kl_target ppo.stop_kl rejection.missing_end
         world.value_power evaluate.samples_shown benchmarks.limit qa.temperature endpoint.retries""",
     ),
@@ -238,7 +241,8 @@ RANGES = {  # what is expected: (whether a value is that, the settings of which 
     "a share between 0 and 1": (
         lambda value: 0 <= value <= 1,
         """
-        sampling.top_p annotate.s_p_weight sft.frozen ppo.guidance_share ppo.guidance_until ppo.gamma
+        sampling.top_p annotate.s_p_weight sft.frozen reward.frozen ppo.frozen
+        ppo.guidance_share ppo.guidance_until ppo.gamma
         ppo.lam qa.choice_share
         reward.warmup sft.warmup ppo.warmup dpo.warmup rejection.warmup
         world.instructed_share world.known_refusals world.stranger_refusals world.warmup""",
@@ -354,6 +358,10 @@ def check(settings):
         raise UserError(
             "--annotate.scores: expected some of s_s2g,s_p,s_o2a,s_s2a, not"
             f" {','.join(map(str, settings.annotate.scores))!r}"
+        )
+    if settings.ppo.baseline != "value" and settings.ppo.samples < 2:
+        raise UserError(
+            f"--ppo.baseline {settings.ppo.baseline}: expected --ppo.samples of at least 2 beside it, to compare"
         )
     if settings.ppo.kl_target and not settings.ppo.kl_coef:
         raise UserError("--ppo.kl_target: expected --ppo.kl_coef above 0 beside it, where it starts from")

@@ -146,3 +146,28 @@ def test_kl_figure_sums_over_tokens_and_averages_over_responses_and_k3_is_never_
 @pytest.mark.parametrize("kl, factor", [(2.0, 1.0), (2.2, 1.01), (20.0, 1.02), (1.8, 0.99), (-5.0, 0.98)])
 def test_kl_penalty_is_steered_by_at_most_two_per_cent_a_step(kl, factor):
     assert ppo.adapted_kl_coef(0.5, kl, 2.0) == pytest.approx(0.5 * factor)
+
+
+# ---------------------------------------------------------------------- several samples of a prompt
+
+
+def test_scores_are_centred_on_the_mean_of_their_own_prompt():
+    score = torch.tensor([1.0, 2.0, 6.0, -1.0, -1.0, -1.0])
+    found = ppo.centred(score, 3).tolist()
+    by_hand = [s - sum(score.tolist()[i // 3 * 3 : i // 3 * 3 + 3]) / 3 for i, s in enumerate(score.tolist())]
+    assert found == pytest.approx(by_hand) and found[3:] == [0, 0, 0]
+    assert ppo.centred(score, 1).tolist() == [0] * 6
+
+
+def test_exact_kl_and_its_gradient_equal_a_float64_loop():
+    logits, reference = (torch.randn(4, 7, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
+    logits.requires_grad_()
+    found = ppo.exact_kl(logits, reference)
+    (gradient,) = torch.autograd.grad(found.sum(), logits)
+    for row, of_reference, kl, slope in zip(logits.tolist(), reference.tolist(), found.tolist(), gradient.tolist()):
+        p, q = ([math.exp(x) / sum(map(math.exp, r)) for x in r] for r in (row, of_reference))
+        by_hand = sum(a * math.log(a / b) for a, b in zip(p, q))
+        assert kl == pytest.approx(by_hand, abs=1e-5) and kl > 0
+        # d KL / d logit_j = p_j (log p_j / q_j - KL)
+        assert slope == pytest.approx([a * (math.log(a / b) - by_hand) for a, b in zip(p, q)], abs=1e-5)
+    assert ppo.exact_kl(logits, logits).abs().max() < 1e-6

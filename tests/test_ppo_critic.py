@@ -31,7 +31,7 @@ def test_a_new_critics_values_are_the_normalised_scores_of_what_is_written_befor
 
 
 def test_of_a_head_that_reads_p_known_the_critic_takes_the_part_that_does_not(tmp_path):
-    model = reward.load(tiny.folder(tmp_path / "base"), tiny.tokenizer(), torch.float32, seed=3, p_known=True)
+    model = reward.load(tiny.folder(tmp_path / "base"), tiny.tokenizer(), torch.float32, seed=3, reads="p_known")
     values = ppo.Critic(model)(forward.collate(model.lm, PROMPTS[:1], RESPONSES[:1])).detach()
     assert float(values[0]) != 0 and model.lm.model.score.weight.shape[0] == 2
     again = reward.scores(model, PROMPTS[:1], [RESPONSES[0][:2]], [0.5]).detach()

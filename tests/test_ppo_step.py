@@ -323,3 +323,71 @@ def test_kl_penalty_of_the_progress_is_the_one_in_the_rewards():
         torch.testing.assert_close(
             (penalised["returns"] - without["returns"]) * penalised["mask"], expected, rtol=1e-4, atol=1e-5
         )
+
+
+# ---------------------------------------------------------------------- several samples of a prompt
+
+
+@pytest.mark.parametrize("baseline", ["group", "both"])
+def test_the_advantage_of_a_sample_is_over_the_mean_of_its_prompts_samples(baseline):
+    config = replace(CONFIG, samples=3, baseline=baseline, gamma=1.0, lam=0.8, missing_end=0.7, guidance_share=0.0)
+    policy = tiny.lm(seed=1)
+    value_head, tasks = head(policy), [t for t in make_tasks(policy, 4) for _ in range(3)]
+    rolled, _ = roll(policy, value_head, tasks, config)
+    assert len({tuple(c) for c in rolled.continuation[:3]}) > 1, "the samples of one prompt differ"
+    score = rolled.score.tolist()
+    rows, expected = rows_without_reference(rolled), {}
+    for i, (task, continuation) in enumerate(zip(tasks, rolled.continuation)):
+        ids = tuple(task["prompt"] + continuation)
+        rewards = [0.0] * len(continuation)
+        rewards[-1] = score[i] - sum(score[i // 3 * 3 : i // 3 * 3 + 3]) / 3
+        value = [0.0] * len(continuation) if baseline == "group" else rows[ids]["value"]
+        expected[ids] = gae_by_definition(rewards, value, 1.0, 1.0 if baseline == "group" else 0.8)
+    unique = [expected[tuple(t["prompt"] + c)] for t, c in zip(tasks, rolled.continuation)]
+    flat = np.concatenate(unique)
+    for ids, advantage in expected.items():
+        assert rows[ids]["advantage"] == pytest.approx(list((np.array(advantage) - flat.mean()) / flat.std()), abs=1e-4)
+
+
+def rows_without_reference(rolled):
+    """rows_of a rollout that no reference has seen."""
+    rows = {}
+    for m in rolled.micro:
+        for i, mask in enumerate(m["mask"]):
+            ids = tuple(m["batch"].input_ids[i][m["batch"].attention_mask[i].bool()].tolist())
+            rows[ids] = {name: m[name][i][mask].tolist() for name in ("value", "advantage")}
+    return rows
+
+
+def test_kl_in_the_loss_adds_the_gradient_of_the_exact_kl_and_leaves_the_rewards_alone():
+    config = replace(CONFIG, kl="loss", kl_coef=0.5, epochs=1, max_grad_norm=1e9, guidance_share=0.0)
+    policy, reference = tiny.lm(seed=1), tiny.lm(seed=2)
+    value_head, tasks = head(policy), make_tasks(policy)
+    rolled, _ = roll(policy, value_head, tasks, config, reference)
+    without, _ = roll(policy, value_head, tasks, config)
+    assert all(torch.equal(a["advantage"], b["advantage"]) for a, b in zip(rolled.micro, without.micro))
+    steps = []
+    for given in ((), (reference, 0.5)):
+        recorder = tiny.GradientsOnly([policy.model, value_head])
+        ppo.improve(policy, value_head, recorder, rolled, config, SAMPLING.temperature, *given)
+        steps.append(recorder.steps[0])
+    model, ref = copy.deepcopy(policy.model).double(), copy.deepcopy(reference.model).double()
+    total, tokens = 0.0, 0
+    for task, continuation in zip(rolled.tasks, rolled.continuation):
+        ids, start = torch.tensor([task["prompt"] + continuation]), len(task["prompt"]) - 1
+        log_p, log_q = ((m(input_ids=ids).logits[0] / SAMPLING.temperature).log_softmax(-1) for m in (model, ref))
+        for t in range(start, start + len(continuation)):
+            total = total + (log_p[t].exp() * (log_p[t] - log_q[t].detach())).sum()
+            tokens += 1
+    expected = torch.autograd.grad(0.5 * total / tokens, list(model.parameters()))
+    for plain, held, wanted in zip(*steps, expected):
+        torch.testing.assert_close((held - plain).double(), wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_frozen_layers_have_no_place_in_the_optimizer():
+    policy = tiny.lm(seed=1)
+    optimizer = ppo.new_optimizer(policy, head(policy), replace(CONFIG, frozen=0.5))
+    trained = {id(p) for p in optimizer.param_groups[0]["params"]}
+    names = {name for name, p in policy.model.named_parameters() if id(p) in trained}
+    assert names and not any("layers.0." in name or "embed" in name for name in names)
+    assert any("layers.1." in name for name in names)

@@ -12,6 +12,7 @@ from tiny import one_thread  # noqa: F401
 
 import probe
 from lm import model as language_model
+from lm.layers import decoder_layers
 
 FINAL_NORMS = ("norm", "final_layer_norm", "ln_f")
 NORMS_BEHIND = ("gemma2", "gemma3", "olmo2")  # families that normalise attention and MLP output before they are added
@@ -233,4 +234,4 @@ def test_a_model_without_layers_is_an_error(llama):
         config = llama.model.config
 
     with pytest.raises(ValueError, match="3 decoder layers"):
-        probe.decoder_layers(Flat())
+        decoder_layers(Flat())

@@ -410,7 +410,7 @@ def test_accuracy_by_state_counts_pairs_and_baselines(monkeypatch):
 
 
 def test_a_head_that_reads_p_known_adds_its_second_output_by_how_known_the_question_is(base, examples, tmp_path):
-    model = reward.load(base, tiny.tokenizer(), torch.float32, seed=7, p_known=True)
+    model = reward.load(base, tiny.tokenizer(), torch.float32, seed=7, reads="p_known")
     known = [0.0, 0.3, 0.5, 1.0, 0.9, 0.1]
     flat = reward.laid_out([(prompt, responses, k) for (prompt, responses, _), k in zip(examples, known)])
     got = reward.scores(model, *flat).detach()
@@ -426,7 +426,7 @@ def test_a_head_that_reads_p_known_adds_its_second_output_by_how_known_the_quest
 
 
 def test_with_p_known_the_same_responses_can_rank_one_way_for_a_known_question_and_the_other_for_an_unknown_one(base):
-    model = reward.load(base, tiny.tokenizer(), torch.float32, seed=7, p_known=True)
+    model = reward.load(base, tiny.tokenizer(), torch.float32, seed=7, reads="p_known")
     prompt, fact, refusal = (
         tiny.ids("<user> who is paris <assistant>"),
         tiny.ids("rome <end>"),

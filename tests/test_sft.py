@@ -11,8 +11,8 @@ import torch
 from baselines import sft
 from lm import model as language_model
 from lm import optim
+from lm.layers import decoder_layers, freeze
 from lm.sampling import Sampling, generate
-from probe import decoder_layers
 
 TASKS = [
     {"prompt": [2, 4, 5, 6], "preferred": [7, 8, 1]},
@@ -81,14 +81,14 @@ def test_what_is_frozen_stays_and_the_rest_learns(policy):
     free = [p for layer in layers[1:] for p in layer.parameters()]
     before = [[p.detach().clone() for p in part] for part in (frozen, free)]
     assert len(layers) == 2 and free
-    sft.freeze(policy, 0.5)
+    freeze(policy.model, 0.5)
     learn(policy, sft.SFTConfig(steps=3, lr=1e-2, batch=3))
     assert all(torch.equal(p, was) for p, was in zip(frozen, before[0]))
     assert not any(torch.equal(p, was) for p, was in zip(free, before[1]))
 
 
 def test_nothing_is_frozen_at_zero(policy):
-    sft.freeze(policy, 0.0)
+    freeze(policy.model, 0.0)
     assert all(p.requires_grad for p in policy.model.parameters())
 
 
