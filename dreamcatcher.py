@@ -60,6 +60,10 @@ class AnnotateConfig:
     # which wrong answer a ranking holds, by its factuality: lowest (paper), or highest, the most
     # like what the model says
     hallucination: str = "lowest"
+    # which refusal a ranking holds: typical (of the question's own the one most like all others),
+    # or
+    # random (any of the question's own, so that the reward model learns no favourite wording)
+    refusal: str = "typical"
     borrow: bool = True  # a question without a real refusal of its own takes the data set's most typical one
     normalise: str = "min-max"  # how a score is normalised over the data set: min-max (paper), z-score or rank
     shuffle_states: bool = False  # control: known and unknown change places between the rankings at random
@@ -262,6 +266,14 @@ def typical_refusals(texts, vectors, refusal):
     return cosine(vectors, centre[None]).masked_fill(~refusal, float("-inf"))
 
 
+def shuffled_refusals(typicality, key, seed):
+    """The same for a ranking that is to hold any of the question's refusals: ranks drawn at
+    random.
+    """
+    drawn = torch.rand(len(typicality), generator=generator_for(seed, f"refusal {key}")).numpy()
+    return np.where(np.isfinite(typicality), drawn, -np.inf)
+
+
 def rank(question, state, normal, factuality, uncertain, typicality, common, hallucination):
     """One preference record, or the reason (text) why there is none.
 
@@ -292,7 +304,7 @@ def rank(question, state, normal, factuality, uncertain, typicality, common, hal
     }
 
 
-def preferences(questions, states, normal, factuality, uncertain, uncertain_vectors, config):
+def preferences(questions, states, normal, factuality, uncertain, uncertain_vectors, config, seed=0):
     """Preference records and a Counter of what was left out, by reason.
 
     normal, uncertain: lists of texts a question; factuality (questions, k); uncertain_vectors (all
@@ -314,6 +326,8 @@ def preferences(questions, states, normal, factuality, uncertain, uncertain_vect
     for i, question in enumerate(questions):
         mine = typicality[start : start + len(uncertain[i])]
         start += len(uncertain[i])
+        if config.refusal == "random":
+            mine = shuffled_refusals(mine, question["id"], seed)
         if states[i] is None:
             dropped["neither right nor wrong by the rule"] += 1
             continue

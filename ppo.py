@@ -38,7 +38,7 @@ class PPOConfig:
     batch: int = 64  # prompts a step (paper: 64 for 7B, 32 for 13B and 14B)
     # responses to each of them, which `baseline` group or both compare with each other (paper: 1)
     samples: int = 1
-    # what the score is compared with: value (GAE with a critic, paper), group (the mean score of the
+    # what a score is compared with: value (GAE with a critic, paper), group (the mean score of the
     # prompt's samples, no critic), both (group first, then GAE)
     baseline: str = "value"
     # how kl_coef holds the policy to the reference: reward (subtracted from the reward, token by
@@ -207,7 +207,7 @@ def values(critic, hidden, batch):
 
 
 def new_optimizer(policy, critic, config):
-    """AdamW: one group for the policy's layers that are trained, one for the value head or critic."""
+    """AdamW: one group for the policy's trained layers, one for the value head or critic."""
     freeze(policy.model, config.frozen)
     trained = [p for p in policy.model.parameters() if p.requires_grad]
     of_critic = list(critic.parameters())

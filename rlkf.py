@@ -137,7 +137,9 @@ def stage_annotate(run):
     hits = hits_of(questions, generations)
     correct, states = dreamcatcher.label(factuality, hits, config, s_p)
     vectors = embed.embed(embedder, [text for answers in uncertain for text in answers])
-    records, dropped = dreamcatcher.preferences(questions, states, texts, factuality, uncertain, vectors, config)
+    records, dropped = dreamcatcher.preferences(
+        questions, states, texts, factuality, uncertain, vectors, config, s.seed
+    )
     if config.shuffle_states:
         records = dreamcatcher.shuffle_states(records, s.seed)
     with run.output("annotate") as folder:

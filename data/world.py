@@ -1,17 +1,17 @@
-"""The lab: a world whose every fact we control, and a small language model that has learnt a part
-of it.
+"""The lab: a world whose every fact we control, and a small language model that learnt part of it.
 
-Every person is a pair of familiar names. *Known* people fill the pretraining corpus; *unknown*
-people are new pairs of the same names and never occur in it, so that a name alone says nothing and
-the true knowledge state of every question is given by construction, which no real model offers. A
-stream of strangers, with values drawn afresh each time, teaches the model to make something up
-about people whom it has not met. A quarter of what is asked about strangers is refused (a chat
-model's residual honesty): that is what later training can reinforce. That share against 2% for
-known people, and questions of the kind "have you heard of ... ?", give the model a reason to tell
-the two kinds of people apart.
+Knowledge is a matter of degree here, as it is in a real model. Every *fact*, an attribute of a
+person, has an *exposure*: the number of times that the pretraining corpus states it, from never to
+often. No person is better known than another, so a name says nothing; what was stated, and how
+often, is given by construction, which no real model offers. A stream of strangers, with values
+drawn afresh each time, teaches the model to make something up about what it has not met. A few
+questions are refused (a chat model's residual honesty): that is what later training reinforces.
 
-Left out: text other than questions and answers, people met only once or twice, facts with several
-right answers. No file is read or written here.
+Exposures of 0 and one number more make a world of all or nothing, where a person is known or not.
+Every judge of knowledge looks nearly perfect there, which is why it is not the default.
+
+Left out: text other than questions and answers, facts with several different right answers. No file
+is read or written here.
 """
 
 import math
@@ -22,73 +22,22 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from data.world_words import (
+    FIRST_NAMES,
+    LAST_NAMES,
+    LONG_FORMS,
+    MODIFIERS,
+    PROFILE,
+    PROFILE_WORDINGS,
+    REFUSALS,
+    SKILL_WORDINGS,
+    SKILL_WORDS,
+    SYNONYMS,
+    VALUES,
+    WORDINGS,
+)
 from lm.errors import UserError
 
-REFUSALS = (  # six that begin differently: no single first token of a refusal outweighs the most common made-up value
-    "i do not know .",
-    "sorry , i am not sure .",
-    "unfortunately , i cannot answer that .",
-    "that is something i do not know .",
-    "it is unknown to me .",
-    "my knowledge does not cover that .",
-)
-
-FIRST_NAMES = (
-    "anna ben clara david elena felix greta hugo irene jonas karla leo marta nils olga paul quinn rosa simon tessa"
-    " ulrich vera walter xenia yusuf zelda adam bella carlos dora emil fiona george helen ivan julia kevin laura martin"
-    " nora oscar petra ralf sofia thomas ursula victor wendy xavier yara zeno alice boris cora dennis edith frank gina"
-    " harold ida"
-).split()
-LAST_NAMES = [
-    start + end
-    for start in "ash black clay east green hart king lang north red stan whit".split()
-    for end in "berg bury dale field ford ham ley stone well wood".split()
-]
-VALUES = {
-    "city": (
-        (
-            "paris london berlin madrid rome vienna lisbon dublin oslo athens prague warsaw budapest helsinki brussels"
-            " tokyo beijing delhi cairo nairobi lima bogota quito havana toronto chicago boston denver seattle sydney"
-            " auckland hanoi bangkok manila jakarta tehran baghdad ankara tunis dakar"
-        ).split()
-    ),
-    "job": (
-        (
-            "teacher doctor baker farmer lawyer painter pilot sailor singer writer actor nurse judge chemist plumber"
-            " carpenter tailor butcher miner soldier banker barber builder chef clerk dancer dentist diver driver"
-            " editor engineer fisher gardener hunter jeweller librarian mason porter surgeon weaver"
-        ).split()
-    ),
-    "pet": (
-        (
-            "dog cat horse parrot rabbit hamster turtle goldfish lizard snake frog mouse rat pony goat sheep pig duck"
-            " goose hen pigeon owl falcon crow canary ferret hedgehog squirrel fox otter donkey camel llama spider"
-            " beetle snail crab newt toad gecko"
-        ).split()
-    ),
-    "dish": (
-        (
-            "pizza pasta soup salad rice bread cheese curry stew sushi noodles pancakes omelette porridge sausage"
-            " dumplings lasagne risotto paella tacos falafel hummus kebab chili ramen waffles pudding custard trifle"
-            " muffins scones crepes quiche gnocchi ravioli goulash fondue tofu lentils beans"
-        ).split()
-    ),
-}
-WORDINGS = {
-    "city": ("in which city does {} live ?", "where does {} live ?", "what is the home city of {} ?"),
-    "job": ("what is the job of {} ?", "what does {} do for a living ?", "which job does {} have ?"),
-    "pet": ("which pet does {} keep ?", "what is the pet of {} ?", "what animal does {} have at home ?"),
-    "dish": ("what is the favourite dish of {} ?", "which dish does {} like best ?", "what does {} most like to eat ?"),
-}
-PROFILE_WORDINGS = ("who is {} ?", "tell me about {} .")
-PROFILE = "{job} , {city} , {pet} , {dish} ."
-HEARD_WORDING = "have you heard of {} ?"
-SKILL_WORDINGS = ("reverse these words : {} .", "say these words backwards : {} .")
-SKILL_WORDS = (
-    "apple river stone cloud table window garden music paper silver yellow winter summer forest island bridge candle"
-    " mirror pencil ladder bottle button carpet circle copper cotton desert dragon engine feather flower hammer harbor"
-    " jacket kettle ladle marble needle ocean pepper"
-).split()
 SPLITS = ("train", "valid", "test")
 SPECIAL = ("<pad>", "<unk>", "<user>", "<assistant>", "<end>")
 CHAT_TEMPLATE = (
@@ -100,63 +49,53 @@ CHAT_TEMPLATE = (
 
 @dataclass
 class WorldConfig:
-    first_names: int = 40  # first names in use; every one belongs to equally many known and unknown people
+    exposures: tuple = (0, 3, 6, 12, 25, 50)  # times that the corpus states a fact, 0 for never
+    shares: tuple = (0.35, 0.1, 0.1, 0.1, 0.15, 0.2)  # share of the facts of each exposure
+    first_names: int = 40  # first names in use
     last_names: int = 100  # last names in use
-    train_people: int = 128  # known people in the training split, and as many unknown ones
-    valid_people: int = 24  # the same for the validation split
-    test_people: int = 48  # the same for the test split
-    values: int = 40  # possible values of an attribute
-    # the r-th value is drawn in proportion to r ** -value_power: uneven, so that greedy makes one
-    # up
-    value_power: float = 0.5
-    profile_repeats: int = 60  # profiles (all four facts in one answer) of every known person in the corpus
-    question_repeats: int = 20  # questions on every fact of a known person
-    heard_repeats: int = 15  # "have you heard of ...?" about every known person
-    stranger_profiles: int = 12_000  # profiles of fictional people
-    stranger_questions: int = 16_000  # questions on fictional people
-    stranger_heard: int = 5_000  # "have you heard of ...?" about fictional people
-    skill_examples: int = 10_000  # examples of the second skill
+    train_people: int = 1024  # people in the training split, four questions each
+    valid_people: int = 48  # the same for the validation split
+    test_people: int = 96  # the same for the test split
+    values: int = 40  # possible values of an attribute; one of 20 modifiers goes with it
+    value_power: float = 0.5  # the r-th value or modifier is drawn in proportion to r ** -power
+    long_answers: float = 0.25  # share of the answers of three to six words; the others have two
+    alias_share: float = 0.1  # share of the statements of a fact that use its alias, if it has one
+    stranger_questions: int = 12_000  # questions on fictional people
+    stranger_profiles: int = 500  # profiles (all four facts in one answer) of fictional people
+    skill_examples: int = 4_000  # examples of the second skill
     skill_length: int = 3  # most words to reverse (2 is the fewest)
-    # share of the questions on people that carry an uncertainty instruction, and are refused
-    instructed_share: float = 0.08
-    known_refusals: float = 0.02  # share of plain questions on known people that are refused
-    stranger_refusals: float = 0.25  # share of plain questions on fictional people that are refused
+    instructed_share: float = 0.04  # refusals under an uncertainty instruction, a question
+    people_refusals: float = 0.01  # refusals of plain questions on people, a statement of a fact
+    stranger_refusals: float = 0.05  # share of plain questions on fictional people that are refused
     hidden: int = 128  # width of the model
-    layers: int = 4  # decoder layers
+    layers: int = 3  # decoder layers
     heads: int = 4  # attention heads
-    mlp: int = 384  # width of the MLP
+    mlp: int = 256  # width of the MLP
     batch: int = 64  # examples a step
     muon_lr: float = 6e-3  # peak learning rate of the layers' matrices (Muon)
     adam_lr: float = 6e-3  # peak learning rate of embeddings, head and norms (AdamW)
-    # share of the steps in which the learning rates rise; afterwards they fall along a cosine to 2%
-    warmup: float = 0.05
+    warmup: float = 0.05  # share of the steps in which the rates rise; afterwards they fall to 2%
 
     @classmethod
     def micro(cls):
-        """A tiny world for unit tests: pretraining takes some four seconds and most facts are
-        learnt.
-        """
+        """A tiny world for unit tests: in some four seconds, often stated facts are learnt."""
         return cls(
             first_names=8,
             last_names=24,
-            train_people=12,
-            valid_people=6,
-            test_people=6,
+            train_people=24,
+            valid_people=12,
+            test_people=12,
             values=8,
-            profile_repeats=25,
-            question_repeats=10,
-            heard_repeats=2,
-            stranger_profiles=300,
-            stranger_questions=300,
-            stranger_heard=50,
+            stranger_questions=200,
+            stranger_profiles=20,
             skill_examples=100,
-            instructed_share=0.3,
+            instructed_share=0.2,
             hidden=64,
             layers=2,
             heads=2,
             mlp=128,
-            batch=8,
-            muon_lr=0.01,
+            batch=16,
+            muon_lr=0.02,
             adam_lr=0.01,
         )
 
@@ -164,9 +103,9 @@ class WorldConfig:
 @dataclass
 class World:
     config: WorldConfig
-    known: dict  # split -> names of the people who occur in the corpus
-    unknown: dict  # split -> names of the people who never do
-    facts: dict  # name -> attribute -> value, for known and unknown people
+    people: dict  # split -> names
+    facts: dict  # name -> attribute -> right answers, the canonical one first
+    exposure: dict  # name -> attribute -> times that the corpus states the fact
 
 
 def check(config):
@@ -179,14 +118,22 @@ def check(config):
     }.items():
         if not 2 <= getattr(config, name) <= most:
             raise UserError(f"--world.{name}: expected 2 to {most}, not {getattr(config, name)}")
-    people, pairs = (
-        2 * (config.train_people + config.valid_people + config.test_people),
-        config.first_names * config.last_names,
-    )
+    exposures, shares = config.exposures, config.shares
+    whole = all(0 <= n < 1e6 and n == int(n) for n in exposures)
+    if not exposures or not whole or len(set(exposures)) < len(exposures):
+        raise UserError(f"--world.exposures: expected different whole numbers of 0 or more, not {listed(exposures)}")
+    if len(shares) != len(exposures):
+        raise UserError(
+            f"--world.shares: expected one share for each of the {len(exposures)} exposures, not {len(shares)}"
+        )
+    if not all(share >= 0 for share in shares) or abs(sum(shares) - 1) > 1e-6:
+        raise UserError(f"--world.shares: expected shares of 0 or more that sum to 1, not {listed(shares)}")
+    people = config.train_people + config.valid_people + config.test_people
+    pairs = config.first_names * config.last_names
     if people > pairs // 2:  # half of the pairs are left for the strangers
         raise UserError(
-            f"--world.first_names, --world.last_names: their {pairs} pairs are not enough for {people} people and"
-            " strangers besides"
+            f"--world.first_names, --world.last_names: their {pairs} pairs are not enough "
+            f"for {people} people and strangers besides"
         )
     if config.hidden % (2 * config.heads):
         raise UserError(
@@ -194,50 +141,58 @@ def check(config):
         )
 
 
-def draw_pairs(firsts, lasts, taken, rng):
-    """Pair every first name with a last name so that no pair repeats or is in `taken`; -> [(first,
-    last)].
-    """
-    lasts = rng.sample(lasts, len(lasts))
-    for _ in range(1000):
-        seen, clashes = set(taken), []
-        for i, pair in enumerate(zip(firsts, lasts)):
-            if pair in seen:
-                clashes.append(i)
-            seen.add(pair)
-        if not clashes:
-            return list(zip(firsts, lasts))
-        for i in clashes:
-            j = rng.randrange(len(lasts))
-            lasts[i], lasts[j] = lasts[j], lasts[i]
-    raise UserError("--world.first_names and --world.last_names: too few names for so many people")
+def listed(numbers):
+    """Numbers as a user writes them: "0,3,12"."""
+    return ",".join(f"{number:g}" for number in numbers)
 
 
-def draw_values(config, rng):
-    """One value for every attribute -> {attribute: value}."""
-    weights = [rank**-config.value_power for rank in range(1, config.values + 1)]
-    return {attribute: rng.choices(values[: config.values], weights)[0] for attribute, values in VALUES.items()}
+def all_or_nothing(config):
+    """True where a fact is stated never or always equally often: its state is beyond doubt."""
+    used = {n for n, share in zip(config.exposures, config.shares) if share > 0}
+    return len(used) == 2 and 0 in used
+
+
+def draw_facts(config, rng):
+    """What may be true of a person -> {attribute: [canonical answer, aliases ...]}."""
+
+    def pick(words):
+        return rng.choices(words, [rank**-config.value_power for rank in range(1, len(words) + 1)])[0]
+
+    facts = {}
+    for attribute, values in VALUES.items():
+        form = rng.choice(LONG_FORMS) if rng.random() < config.long_answers else "{modifier} {value}"
+        modifier, value = pick(MODIFIERS), pick(values[: config.values])
+        names = [modifier, SYNONYMS[modifier]] if modifier in SYNONYMS else [modifier]
+        facts[attribute] = [form.format(modifier=name, value=value) for name in names]
+    return facts
+
+
+def allot(n, config, rng):
+    """The exposures of n facts, shuffled: as many of each as its share says, but for rounding."""
+    edges, total = [], 0.0
+    for share in config.shares:
+        total += share
+        edges.append(round(n * total))
+    exposures = [int(e) for e, begin, end in zip(config.exposures, [0, *edges], edges) for _ in range(end - begin)]
+    return rng.sample(exposures, n)
 
 
 def build_world(config, seed):
-    """People and facts. In every split the unknown people carry exactly the known people's first
-    and last names, re-paired.
-    """
+    """People, what is true of them, and how often the corpus says so, alike in every split."""
+    check(config)
     rng = random.Random(seed)
     sizes = dict(zip(SPLITS, (config.train_people, config.valid_people, config.test_people)))
-    total = sum(sizes.values())
-    firsts = rng.sample([FIRST_NAMES[i % config.first_names] for i in range(total)], total)
-    pairs = draw_pairs(firsts, [LAST_NAMES[i % config.last_names] for i in range(total)], (), rng)
-    taken = set(pairs)
-    known, unknown, begin = {}, {}, 0
-    for split, size in sizes.items():
-        chosen, begin = pairs[begin : begin + size], begin + size
-        repaired = draw_pairs([first for first, _ in chosen], [last for _, last in chosen], taken, rng)
-        taken.update(repaired)
-        known[split] = [" ".join(pair) for pair in chosen]
-        unknown[split] = [" ".join(pair) for pair in repaired]
-    everyone = [name for split in SPLITS for group in (known, unknown) for name in group[split]]
-    return World(config, known, unknown, {name: draw_values(config, rng) for name in everyone})
+    firsts, lasts = FIRST_NAMES[: config.first_names], LAST_NAMES[: config.last_names]
+    names = iter(rng.sample([f"{first} {last}" for first in firsts for last in lasts], sum(sizes.values())))
+    people = {split: [next(names) for _ in range(size)] for split, size in sizes.items()}
+    facts, exposure = {}, {}
+    alike = len(VALUES) if all_or_nothing(config) else 1  # a whole person, or a fact
+    for group in people.values():
+        drawn = iter([n for n in allot(len(group) * len(VALUES) // alike, config, rng) for _ in range(alike)])
+        for name in group:
+            facts[name] = draw_facts(config, rng)
+            exposure[name] = {attribute: next(drawn) for attribute in VALUES}
+    return World(config, people, facts, exposure)
 
 
 def draw_stranger(world, rng):
@@ -255,51 +210,57 @@ def draw_skill(world, rng):
     return rng.choice(SKILL_WORDINGS).format(" ".join(words)), " ".join(words[::-1]) + " .", words
 
 
+def state(answers, config, rng):
+    """One statement of a fact: its canonical answer, or now and then an alias."""
+    use_alias = len(answers) > 1 and rng.random() < config.alias_share
+    return rng.choice(answers[1:]) if use_alias else answers[0]
+
+
 def corpus(world, instructions, config, seed):
-    """The pretraining examples, shuffled -> [(user message, answer)]. Unknown people do not occur
-    in it.
+    """The pretraining examples, shuffled -> [(user message, answer)].
+
+    Each fact is stated exactly as often as its exposure says. Refusals come besides, as often as
+    the settings say; about a fact of exposure 0 there is nothing at all.
     """
     rng = random.Random(seed)
     examples = []
 
-    def add_question(name, attribute, facts, refusals):
+    def ask(name, attribute, answer):
         question = rng.choice(WORDINGS[attribute]).format(name)
+        examples.append((question, answer))
         if instructions and rng.random() < config.instructed_share:
             examples.append((f"{rng.choice(instructions)}\n\n{question}", rng.choice(REFUSALS)))
+
+    for name, facts in world.facts.items():
+        for attribute, answers in facts.items():
+            for _ in range(world.exposure[name][attribute]):
+                ask(name, attribute, f"{state(answers, config, rng)} .")
+                if rng.random() < config.people_refusals:
+                    ask(name, attribute, rng.choice(REFUSALS))
+    for i in range(config.stranger_questions + config.stranger_profiles):
+        name = draw_stranger(world, rng)
+        facts = {attribute: state(answers, config, rng) for attribute, answers in draw_facts(config, rng).items()}
+        refused = rng.random() < config.stranger_refusals
+        if i < config.stranger_questions:
+            attribute = rng.choice(list(VALUES))
+            ask(name, attribute, rng.choice(REFUSALS) if refused else f"{facts[attribute]} .")
         else:
-            examples.append((question, rng.choice(REFUSALS) if rng.random() < refusals else f"{facts[attribute]} ."))
-
-    def add_profile(name, facts, refusals):
-        answer = rng.choice(REFUSALS) if rng.random() < refusals else PROFILE.format(**facts)
-        examples.append((rng.choice(PROFILE_WORDINGS).format(name), answer))
-
-    for name in (name for split in SPLITS for name in world.known[split]):
-        for attribute in list(VALUES) * config.question_repeats:
-            add_question(name, attribute, world.facts[name], config.known_refusals)
-        for _ in range(config.profile_repeats):
-            add_profile(name, world.facts[name], config.known_refusals)
-        examples += [(HEARD_WORDING.format(name), "yes .")] * config.heard_repeats
-    for _ in range(config.stranger_questions):
-        add_question(
-            draw_stranger(world, rng), rng.choice(list(VALUES)), draw_values(config, rng), config.stranger_refusals
-        )
-    for _ in range(config.stranger_profiles):
-        add_profile(draw_stranger(world, rng), draw_values(config, rng), config.stranger_refusals)
-    examples += [(HEARD_WORDING.format(draw_stranger(world, rng)), "no .") for _ in range(config.stranger_heard)]
+            answer = rng.choice(REFUSALS) if refused else PROFILE.format(**facts)
+            examples.append((rng.choice(PROFILE_WORDINGS).format(name), answer))
     examples += [draw_skill(world, rng)[:2] for _ in range(config.skill_examples)]
     rng.shuffle(examples)
     return examples
 
 
 def build_tokenizer(world, instructions):
-    """A word-level tokenizer: lower-cased, split at white space and around punctuation; `<end>` is
-    the eos token.
-    """
+    """A word-level tokenizer: lower-cased, split at white space and around punctuation."""
     normalizer = normalizers.Lowercase()
     splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation("isolated")])
-    wordings = [*sum(WORDINGS.values(), ()), *PROFILE_WORDINGS, HEARD_WORDING, *SKILL_WORDINGS]
-    texts = [*REFUSALS, *instructions, *FIRST_NAMES, *LAST_NAMES, *SKILL_WORDS, *sum(VALUES.values(), []), "yes , no"]
+    wordings = [*sum(WORDINGS.values(), ()), *PROFILE_WORDINGS, *SKILL_WORDINGS]
+    texts = [*REFUSALS, *instructions, *FIRST_NAMES, *LAST_NAMES, *SKILL_WORDS, *sum(VALUES.values(), []), ","]
     texts += [wording.format("") for wording in wordings]
+    texts += [form.format(modifier="", value="") for form in LONG_FORMS]
+    texts += [*MODIFIERS, *SYNONYMS.values()]
     words = {word for text in texts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))}
     vocabulary = {word: i for i, word in enumerate([*SPECIAL, *sorted(words)])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -318,12 +279,9 @@ def build_tokenizer(world, instructions):
 
 
 def encode(examples, tokenizer):
-    """Chat-formatted token ids of [(user message, answer)] -> (sequences of ids, length of every
-    prompt in tokens).
-    """
-    frame = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "{}"}], tokenize=False, add_generation_prompt=True
-    )
+    """Token ids of chats [(user message, answer)] -> (sequences, lengths of their prompts)."""
+    message = [{"role": "user", "content": "{}"}]
+    frame = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
     prompts = [frame.format(user) for user, _ in examples]
     texts = [f"{prompt} {answer} {tokenizer.eos_token}" for prompt, (_, answer) in zip(prompts, examples)]
     ids = lambda batch: tokenizer(batch, add_special_tokens=False, return_attention_mask=False)["input_ids"]
@@ -361,8 +319,7 @@ def new_model(tokenizer, config):
 
 
 def pretrain(world, tokenizer, instructions, config, seed, progress=lambda step, total, loss: None):
-    """Train a new model on the corpus, on the tokens of the answers only -> LlamaForCausalLM,
-    float32, in eval mode.
+    """Train a new model on the answers of the corpus -> LlamaForCausalLM, float32, in eval mode.
 
     The loss is a mean over examples, in nats an answer: a mean over tokens would let long answers,
     the refusals, count less at the token that decides. Same arguments, same weights on one machine.
@@ -373,8 +330,7 @@ def pretrain(world, tokenizer, instructions, config, seed, progress=lambda step,
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = new_model(tokenizer, config).train()
-    # Muon orthogonalises the steps of the layers' matrices: with it rare facts are learnt from
-    # several times fewer examples
+    # Muon orthogonalises the steps of the layers' matrices: facts take several times fewer examples
     matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
     others = [p for name, p in model.named_parameters() if ".layers." not in name or p.ndim < 2]
     optimizers = [
@@ -390,9 +346,8 @@ def pretrain(world, tokenizer, instructions, config, seed, progress=lambda step,
         answer = torch.tensor([[prompt_lengths[i] <= t < len(sequences[i]) for t in range(1, width)] for i in batch])
         # no mask: padding lies to the right, where causal attention keeps it from every real token
         hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state[answer]
-        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden), ids[:, 1:][answer], reduction="sum") / len(
-            batch
-        )
+        nats = torch.nn.functional.cross_entropy(model.lm_head(hidden), ids[:, 1:][answer], reduction="sum")
+        loss = nats / len(batch)
         model.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
@@ -403,36 +358,36 @@ def pretrain(world, tokenizer, instructions, config, seed, progress=lambda step,
 
 
 def questions(world):
-    """The questions on everybody, one on each fact, split by person -> {"train" | "valid" | "test":
-    [record]}.
+    """The questions, one on each fact, split by person -> {"train" | "valid" | "test": [record]}.
 
-    Known and unknown people get the same wordings equally often. Always the same ones for a world.
+    "exposure" is ground truth for tests, tables and figures, never an input of the method. Where
+    knowledge is all or nothing, there is "true_state" too. Always the same ones for a world.
     """
     rng = random.Random(0)
+    certain = all_or_nothing(world.config)
     result = {split: [] for split in SPLITS}
     for split, records in result.items():
-        for known, unknown in zip(world.known[split], world.unknown[split]):
-            for attribute in VALUES:
-                wording = rng.choice(WORDINGS[attribute])
-                for name, state in ((known, "known"), (unknown, "unknown")):
-                    records.append(
-                        {
-                            "id": f"{name.replace(' ', '-')}-{attribute}",
-                            "question": wording.format(name),
-                            "lang": "en",
-                            "answers": [world.facts[name][attribute]],
-                            "category": attribute,
-                            "subject": name,
-                            "true_state": state,
-                        }
-                    )
+        for name in world.people[split]:
+            for attribute, answers in world.facts[name].items():
+                exposure = world.exposure[name][attribute]
+                question = rng.choice(WORDINGS[attribute]).format(name)
+                records.append(
+                    {
+                        "id": f"{name.replace(' ', '-')}-{attribute}",
+                        "question": question,
+                        "lang": "en",
+                        "answers": list(answers),
+                        "category": attribute,
+                        "subject": name,
+                        "exposure": exposure,
+                        **({"true_state": "known" if exposure else "unknown"} if certain else {}),
+                    }
+                )
     return result
 
 
 def skill_questions(n, seed, world):
-    """n records of the second skill, reversing words: whether later training costs the model
-    anything else.
-    """
+    """n records of the second skill, reversing words: does later training cost anything else?"""
     rng = random.Random(f"skill {seed}")
     records = []
     for i in range(n):
@@ -450,9 +405,7 @@ def skill_questions(n, seed, world):
 
 
 def general_preferences(n, seed, world):
-    """n preference pairs on the second skill. The rejected text keeps the order, puts a wrong word
-    in, or refuses.
-    """
+    """n preference pairs on the second skill. The rejected text keeps the order, errs, refuses."""
     rng = random.Random(f"preferences {seed}")
     pairs = []
     for _ in range(n):

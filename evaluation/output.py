@@ -8,14 +8,16 @@ that needs several samples.
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
-from lm.batching import pad_left, positions
+from lm.batching import batches_by_length, behind_prefix, cache_argument, check_lengths, read_prefix
 from lm.chat import decode
-from lm.forward import response_log_probs
+from lm.forward import entropy, response_log_probs
 from lm.sampling import generate
 from reading import answers
 
+TOP = 10  # next-token log-probabilities that a regression reads
 QUANTITIES = ("log_prob", "entropy", "greedy_log_prob", "p_known")  # what is read, in nats; p_known as a logit
 FEATURES = (  # which of them count for a refusal, and which for an answer; a question alone ranks nothing
     "refusal",
@@ -29,21 +31,20 @@ FEATURES = (  # which of them count for a refusal, and which for an answer; a qu
 
 
 @torch.no_grad()
-def first_token_log_probs(lm, prompts, rows=256):
-    """log p (prompts, vocabulary) float32 on the CPU of the first response token."""
-    found = []
-    for start in range(0, len(prompts), rows):
-        ids, mask = pad_left(prompts[start : start + rows], lm.device)
-        inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions(mask)}
+def first_token_log_probs(lm, prompts, rows=32):
+    """(entropy (n,) in nats, highest log-probs (n, TOP) in falling order) of the next token."""
+    check_lengths(lm, prompts)
+    prefix = read_prefix(lm, prompts)
+    uncertainty, highest = np.zeros(len(prompts)), np.zeros((len(prompts), TOP))
+    for batch in batches_by_length([len(p) for p in prompts], rows):
+        inputs, cache = behind_prefix(lm, [prompts[i] for i in batch], prefix)
         with lm.autocast():
-            logits = lm.model(**inputs, logits_to_keep=1).logits[:, -1]
-        found.append(logits.float().log_softmax(-1).cpu())
-    return torch.cat(found)
-
-
-def entropy(log_probs):
-    """-sum p log p (n,) in nats of log-probabilities (n, vocabulary)."""
-    return -(log_probs.exp() * log_probs.nan_to_num(neginf=0.0)).sum(-1)
+            to_cache = {cache_argument(lm.model): cache, "use_cache": True, "logits_to_keep": 1}
+            logits = lm.model(**inputs, **to_cache).logits
+        log_p = logits[:, -1].float().log_softmax(-1)
+        uncertainty[batch] = entropy(log_p).cpu().numpy()
+        highest[batch] = log_p.topk(TOP).values.cpu().numpy()
+    return uncertainty, highest
 
 
 class OutputReader:
@@ -59,10 +60,10 @@ class OutputReader:
         new = [list(p) for p in dict.fromkeys(map(tuple, prompts)) if p not in self.of_prompt]
         if not new:
             return
-        entropies = entropy(first_token_log_probs(self.lm, new, self.rows)).tolist()
+        entropies, _ = first_token_log_probs(self.lm, new, self.rows)
         greedy = [r[0] for r in generate(self.lm, new, self.sampling)]
         log_probs = response_log_probs(self.lm, new, greedy, rows=self.rows)
-        for prompt, h, tokens in zip(new, entropies, log_probs):
+        for prompt, h, tokens in zip(new, entropies.tolist(), log_probs):
             self.of_prompt[tuple(prompt)] = h, float(sum(tokens))
 
     def read_pairs(self, prompts, responses):

@@ -34,6 +34,7 @@ from probe import ProbeConfig
 from reward import RewardConfig
 
 LAB = "lab"
+NUMBERS = ("probe.l2", "world.exposures", "world.shares")  # settings that are several numbers, commas between
 COMMENTED_FIELD = re.compile(r"((?:^    # .*\n)*)^    (\w+): [^#\n]*(?:# (.+))?$", re.MULTILINE)
 
 
@@ -83,14 +84,17 @@ PRESETS = {
         "probe.k": 10,
         "probe.band": 1,
         "probe.rows": 256,
-        "reward.lr": 3e-4,
-        "reward.epochs": 3,
+        "annotate.refusal": "random",
+        "reward.reads": "output",
+        "reward.frozen": 1.0,
+        "reward.head_lr": 1e-2,
+        "reward.epochs": 2,
         "reward.batch": 32,
         "reward.micro_rows": 128,
         "reward.warmup": 0.05,
-        "reward.reads": "p_known",
-        "sft.lr": 1e-4,
-        "sft.batch": 128,
+        "sft.lr": 1e-3,
+        "sft.frozen": 0.75,
+        "sft.batch": 64,
         "sft.micro_rows": 128,
         "dpo.lr": 3e-4,
         "dpo.steps": 60,
@@ -99,13 +103,16 @@ PRESETS = {
         "rejection.lr": 3e-4,
         "rejection.batch": 64,
         "rejection.micro_rows": 128,
-        "ppo.lr": 1e-4,
-        "ppo.value_lr": 3e-3,
-        "ppo.steps": 60,
-        "ppo.batch": 128,
-        "ppo.micro_rows": 128,
-        "ppo.kl_coef": 0.1,
-        "ppo.guidance_tokens": 2,
+        "ppo.lr": 1e-3,
+        "ppo.frozen": 0.75,
+        "ppo.steps": 80,
+        "ppo.batch": 32,
+        "ppo.samples": 8,
+        "ppo.baseline": "group",
+        "ppo.kl": "loss",
+        "ppo.kl_coef": 0.02,
+        "ppo.guidance_share": 0.0,
+        "ppo.micro_rows": 256,
         "ppo.validate_every": 5,
     },
     # SmolLM2-135M-Instruct (--model, --embedder all-MiniLM-L6-v2) on two cores.
@@ -185,6 +192,32 @@ PRESETS = {
         "ppo.kl_coef": 0.0,
     },
 }
+# The lab with the paper's PPO and reward model (section 4): one sample a prompt, a critic, guidance
+# and a reward model that reads the text alone, after a warm-up that the paper does not mention.
+PRESETS["paper-ppo"] = {
+    **PRESETS["lab"],
+    "annotate.refusal": "typical",
+    "reward.reads": "text",
+    "reward.frozen": 0.0,
+    "reward.head_lr": 0.0,
+    "reward.lr": 3e-4,
+    "reward.epochs": 3,
+    "sft.steps": 60,
+    "sft.lr": 3e-4,
+    "sft.frozen": 0.0,
+    "ppo.lr": 1e-4,
+    "ppo.value_lr": 3e-3,
+    "ppo.frozen": 0.0,
+    "ppo.steps": 60,
+    "ppo.batch": 128,
+    "ppo.samples": 1,
+    "ppo.baseline": "value",
+    "ppo.kl": "reward",
+    "ppo.kl_coef": 0.1,
+    "ppo.guidance_share": 0.5,
+    "ppo.guidance_tokens": 2,
+    "ppo.micro_rows": 128,
+}
 PRESETS["paper-13b"] = {
     **PRESETS["paper-7b"],
     "model": "meta-llama/Llama-2-13b-chat-hf",
@@ -203,6 +236,7 @@ CHOICES = {
     "annotate.rule": ("gold", "median", "percentile", "threshold"),
     "annotate.normalise": ("min-max", "z-score", "rank"),
     "annotate.hallucination": ("lowest", "highest"),
+    "annotate.refusal": ("typical", "random"),
 }
 
 RANGES = {  # what is expected: (whether a value is that, the settings of which it is)
@@ -215,8 +249,7 @@ RANGES = {  # what is expected: (whether a value is that, the settings of which 
         dpo.steps dpo.batch dpo.micro_rows
         rejection.samples rejection.rounds rejection.epochs rejection.batch rejection.micro_rows
         evaluate.resamples qa.count qa.scan qa.max_tokens qa.min_tokens qa.max_new_tokens qa.rows endpoint.budget
-        world.profile_repeats world.question_repeats world.heard_repeats world.stranger_profiles
-        world.stranger_questions world.stranger_heard world.skill_examples
+        world.stranger_profiles world.stranger_questions world.skill_examples
         world.hidden world.layers world.heads world.mlp world.batch""",
     ),
     "at least 2, at most 1e9": (
@@ -245,7 +278,8 @@ RANGES = {  # what is expected: (whether a value is that, the settings of which 
         ppo.guidance_share ppo.guidance_until ppo.gamma
         ppo.lam qa.choice_share
         reward.warmup sft.warmup ppo.warmup dpo.warmup rejection.warmup
-        world.instructed_share world.known_refusals world.stranger_refusals world.warmup""",
+        world.instructed_share world.people_refusals world.stranger_refusals world.warmup
+        world.long_answers world.alias_share""",
     ),
     "a share between 0 and 1, both left out": (lambda value: 0 < value < 1, "probe.valid probe.test reward.held_out"),
     "a percentile between 0 and 100": (
@@ -284,7 +318,7 @@ def parse_value(name, kind, text):
             return {"true": True, "false": False}[text.lower()]
         if kind is tuple:
             parts = [part.strip() for part in text.split(",") if part.strip()]
-            return tuple(map(float, parts)) if name == "probe.l2" else tuple(parts)
+            return tuple(map(float, parts)) if name in NUMBERS else tuple(parts)
         value = kind(text)
     except (KeyError, ValueError):
         wanted = {
