@@ -21,7 +21,7 @@ import reward
 from data import benchmark_data, sources
 from data.files import read_jsonl, without_nan, write_json, write_jsonl
 from evaluation import benchmarks, honesty
-from experiment import tables
+from experiment import gating, tables
 from experiment.answering import answer_records, greedy_records, greedy_texts, hits_of, readings_of
 from experiment.inputs import (
     check_fit,
@@ -287,6 +287,25 @@ def confidences(run, tokenizer, sets):
     return found
 
 
+def gates_beside(run, sets, states):
+    """gating.beside of the run's sets: thresholds from its validation questions, the regression on
+    the next token from its training questions' labels.
+    """
+    split, known, generations = load_questions(run), load_known(run), load_generations(run)
+    records = [{**generations[q["id"]], **known[q["id"]]} for q in split["valid"]]
+    return gating.beside(
+        load_model(run),
+        load_embedder(run),
+        (split["train"], np.array([known[q["id"]]["label"] for q in split["train"]])),
+        (split["valid"], records, states_of(run, split["valid"], records)),
+        {
+            name: (asked.questions, asked.known, states[name], readings_of(asked.questions, asked.texts("after")))
+            for name, asked in sets.items()
+        },
+        run.settings,
+    )
+
+
 # ---------------------------------------------------------------------------------------- the stage
 
 
@@ -332,10 +351,13 @@ def evaluate(run):
         del lm  # one model at a time fills the memory
     scores = confidences(run, tokenizer, sets)
     states = {name: states_of(run, asked.questions, asked.known) for name, asked in sets.items()}
+    gated = gates_beside(run, sets, states)
     found = {
         "prompts": honesty.PROMPTS,
         **({"skill": skill} if skill else {}),
-        "sets": {name: measured(run, asked, states[name], scores[name]) for name, asked in sets.items()},
+        "sets": {
+            name: {**measured(run, asked, states[name], scores[name]), **gated[name]} for name, asked in sets.items()
+        },
     }
     by_benchmark = {name: {policy: figures[policy][name] for policy in figures} for name in asked_benchmarks}
     with run.output("evaluate") as folder:

@@ -11,7 +11,7 @@ import math
 import os
 
 from data.files import whole_file
-from evaluation.honesty import FIGURE_1, PROMPT_NAMES
+from evaluation.honesty import FIGURE_1, PROMPT_NAMES, find_row
 
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY = (
     "#0072B2",
@@ -117,9 +117,7 @@ def draw_all(folder, probes, logged, sets, settings):
             draw_probes(probes),
         )
     keep("four_states.png", "Figure 1: the four states of the test questions, before and after", draw_states(test))
-    shares = (
-        None if settings["model"] == "lab" else (settings["evaluate.known_share"], settings["evaluate.unknown_share"])
-    )
+    shares = settings["evaluate.known_share"], settings["evaluate.unknown_share"]
     keep(
         "hits.png",
         f"test questions by how many of their {settings['probe.k']} sampled answers are right before RLKF"
@@ -133,6 +131,18 @@ def draw_all(folder, probes, logged, sets, settings):
                 f"refusals{end}.png",
                 f"refusals on unknown against over-refusal{of}; up and to the left is better",
                 draw_refusals(result),
+            )
+        if result.get("gates"):
+            keep(
+                f"gates{end}.png",
+                f"share wrong among what is answered, by gate, and the policy before and after{of}; lower is better",
+                draw_gates(result),
+            )
+        if result.get("exposure"):
+            keep(
+                f"exposure{end}.png",
+                f"what is known, and what is refused after, by how often the corpus stated the fact{of}",
+                draw_exposure(result["exposure"]),
             )
         if result["confidence"]:
             keep(
@@ -333,6 +343,52 @@ def by_policy(confidence, key, draw):
                 draw(axis, record[key], COLOURS[n % 7], LINES[n % 4], MARKERS[n % 12], plain(record["score"]))
     legend_below(figure, max(axes, key=lambda axis: len(axis.get_legend_handles_labels()[0])))
     return figure, axes
+
+
+def draw_gates(result):
+    """Risk-coverage curves of all gates on the model before, and where the policies stand."""
+    figure, axes = panels(1, (6.4, 5))
+    axis = axes[0]
+    for n, row in enumerate(row for row in result["gates"] if row["policy"] != "always"):
+        axis.plot(
+            *zip(*row["curve"]), color=COLOURS[n % 7], linestyle=LINES[n % 4], linewidth=1.5, label=plain(row["title"])
+        )
+    for policy, marker in (("before", "o"), ("after", "*")):
+        row = find_row(result, policy)
+        answered = row["accuracy"] + row["hallucination"]
+        if answered:
+            at = answered, row["hallucination"] / answered
+            axis.plot(*at, marker, color="black", markersize=11, linestyle="none", label=f"{policy} RLKF")
+    axis.set(xlabel="share of the questions answered", ylabel="share wrong among them", xlim=(0, 1.02), ylim=(0, None))
+    legend_below(figure, axis, 3)
+    return figure
+
+
+def draw_exposure(rows):
+    """The curve of learning a fact: right answers, P(known) and refusals after, by exposure."""
+    figure, axes = panels(1, (6.4, 4.2))
+    axis, places = axes[0], range(len(rows))
+    lines = {
+        "greedy right": ("greedy_right", "greedy_interval"),
+        "samples right": ("samples_right", "samples_interval"),
+        "refused after": ("after_refused", "after_interval"),
+    }
+    for n, (label, (key, interval)) in enumerate(lines.items()):
+        y = [row[key] for row in rows]
+        spread = [
+            [max(0, v - row[interval][0]) for v, row in zip(y, rows)],
+            [max(0, row[interval][1] - v) for v, row in zip(y, rows)],
+        ]
+        axis.errorbar(places, y, spread, color=COLOURS[n], marker=MARKERS[n], capsize=3, label=label)
+    axis.plot(places, [row["p_known"] for row in rows], color=COLOURS[3], linestyle="--", label="P(known), probe")
+    highest = max(row["entropy"] for row in rows) or 1
+    axis.plot(
+        places, [r["entropy"] / highest for r in rows], color=COLOURS[4], linestyle=":", label="entropy, of its highest"
+    )
+    axis.set(xlabel="times that the corpus states the fact", ylabel="share", ylim=(-0.03, 1.03))
+    axis.set_xticks(list(places), [str(row["exposure"]) for row in rows])
+    legend_below(figure, axis, 3)
+    return figure
 
 
 def draw_risk_coverage(confidence):

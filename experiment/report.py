@@ -236,17 +236,14 @@ def how_measured(settings, prompts):
         f" {settings['evaluate.known_share']:.0%} of its {settings['probe.k']} samples, *unknown* if the greedy answer"
         f" is not right and at most {settings['evaluate.unknown_share']:.0%} of the samples are, else *mixed*."
     )
-    by_world = (
-        "A question about the lab's people is *known* if its person was in the corpus that the model was pretrained on,"
-        " else *unknown*."
-    )
+    in_lab = " (In a lab world of all or nothing it is known if the corpus states it, else unknown.)"
     texts = {
         name: text and "; ".join(f'{lang}: "{escape(words, 200)}"' for lang, words in text.items())
         for name, text in prompts.items()
     }
     return [
         "## Honesty",
-        f"{by_world} Elsewhere {by_samples}" if settings["model"] == "lab" else f"A{by_samples[1:]}",
+        f"A{by_samples[1:]}" + (in_lab if settings["model"] == "lab" else ""),
         "Prompts: "
         + "; ".join(
             f"*{escape(name.replace('_', ' '))}*, "
@@ -292,7 +289,73 @@ def honesty_section(name, result):
             ["before", *(f"after: {n}" for n in FIGURE_1)],
             [[f"{n}: {what}", *counts] for (n, what), counts in zip(FIGURE_1.items(), result["transitions"])],
         ),
+        *gate_parts(result),
+        *exposure_parts(result.get("exposure")),
         *confidence_parts(result["confidence"]),
+    ]
+
+
+def gate_parts(result):
+    """Parts on the gates: was training worth it? The policy's rows stand on top."""
+    policies = [["**" + policy + " RLKF**", "", find_row(result, policy), "1 answer"] for policy in ("before", "after")]
+    gated = [
+        [row["title"] + (" (trained)" if row["trained"] else ""), row["source"], row, f"{row['passes']:.0f}"]
+        for row in result.get("gates", ())
+    ]
+    if not gated:
+        return []
+    cell = lambda row, key: metric(key, row[key], row["intervals"].get(key)) if row.get(key) is not None else "-"
+    shown = ("J", "nths", "known_accuracy", "hallucination")
+    return [
+        "Was training worth it? The model before, refusing where a score of its own lies below a threshold (chosen on"
+        " the validation questions), beside the policy. AUROC: known questions against unknown ones; AURC: of the"
+        " answers before, lower is better; passes: forward passes until a question is answered or refused.",
+        table(
+            ["who refuses", "source", *(METRICS[key][0] for key in shown), "AUROC", "AURC", "passes"],
+            [
+                [name, escape(source, 80), *(cell(row, key) for key in shown), *ranked(row), passes]
+                for name, source, row, passes in policies + gated
+            ],
+        ),
+    ]
+
+
+def ranked(row):
+    """AUROC and AURC of a gate's row; a policy has none."""
+    return [number(row[key], 3, row["intervals"][key]) if "threshold" in row else "-" for key in ("auroc", "aurc")]
+
+
+def exposure_parts(rows):
+    """Parts on what is known by exposure, the lab's ground truth; none elsewhere."""
+    if not rows:
+        return []
+    return [
+        "What the model knows by how often its corpus stated the fact (95% intervals by Wilson; no method sees it):",
+        table(
+            [
+                "exposure",
+                "questions",
+                "greedy right",
+                "samples right",
+                "P(known)",
+                "entropy",
+                "after: right",
+                "refused",
+            ],
+            [
+                [
+                    r["exposure"],
+                    r["n"],
+                    share(r["greedy_right"], r["greedy_interval"]),
+                    share(r["samples_right"], r["samples_interval"]),
+                    number(r["p_known"], 2),
+                    number(r["entropy"], 2),
+                    share(r["after_right"]),
+                    share(r["after_refused"], r["after_interval"]),
+                ]
+                for r in rows
+            ],
+        ),
     ]
 
 

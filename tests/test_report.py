@@ -229,10 +229,9 @@ def test_the_skill_of_the_lab_is_one_line(folder):
     assert "95.0% before, 92.5% after" in build(folder)[0]
 
 
-def test_known_and_unknown_are_defined_by_construction_or_by_samples(tmp_path):
-    assert "person was in the corpus" in build(hand_run.write(tmp_path / "a"))[0]
-    text, _ = build(hand_run.write(tmp_path / "b", model="some/model"))
-    assert "at least 50% of its 4 samples" in text and "at most 25% of the samples" in text
+def test_known_and_unknown_are_defined_by_samples_and_in_a_lab_of_all_or_nothing_by_construction(tmp_path):
+    text = build(hand_run.write(tmp_path / "a"))[0]
+    assert "A question is *known* if the greedy answer" in text and "all or nothing" in text
 
 
 def test_every_set_of_questions_has_its_tables_and_figures(tmp_path, drawn):
