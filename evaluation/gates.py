@@ -51,6 +51,9 @@ GATES = {
     "semantic_entropy": Gate("semantic entropy, discrete", "Kuhn et al. 2023; Farquhar et al. 2024", samples=1),
     "p_true": Gate("P(True)", "Kadavath et al. 2022", passes=1, answers=1),
     "sure": Gate("are you sure?", "R-Tuning: Zhang et al. 2024, after Kadavath et al. 2022", passes=1, answers=1),
+    "reward": Gate(
+        "policy that the reward implies", "RLKF, section 4: answer where it scores above a refusal", 2, 1, trained=True
+    ),
     "always": Gate("always answer", "control"),
     "random": Gate("random", "control"),
     "exposure": Gate("exposure oracle (lab)", "how often the corpus states the fact; no method can know it"),

@@ -26,9 +26,12 @@ GOAL = 0.9  # of `balanced` on the validation questions: how many steps until it
 
 def variants(settings):
     """{variant: {"section.field": text}} beside the settings of the full method."""
+    config = settings.ppo
+    guided = {"without guidance": {"ppo.guidance_share": "0"}, "with guidance": {"ppo.guidance_share": "0.5"}}
+    guidance = "without guidance" if config.guidance_share else "with guidance"
     found = {
         "full": {},
-        "without guidance": {"ppo.guidance_share": "0"},
+        guidance: guided[guidance],
         "DPO": {"algorithm": "dpo"},
         "rejection sampling": {"algorithm": "rejection"},
         "SFT": {"algorithm": "sft", "sft.steps": str(max(settings.sft.steps, settings.ppo.steps))},
@@ -39,6 +42,13 @@ def variants(settings):
     found["reward reads the text alone" if settings.reward.reads != "text" else "P(known) in the reward model"] = {
         "reward.reads": "text" if settings.reward.reads != "text" else "p_known"
     }
+    if config.samples > 1:
+        alone = {"ppo.samples": "1", "ppo.baseline": "value", "ppo.batch": str(config.batch * config.samples)}
+        found["one sample a prompt, with a critic"] = alone
+    if config.frozen:
+        found["all layers trained"] = {"ppo.frozen": "0"}
+    if settings.annotate.refusal == "random":
+        found["one typical wording of refusals"] = {"annotate.refusal": "typical"}
     found["without s_p"] = {"annotate.scores": "s_s2g,s_o2a,s_s2a", "annotate.s_p_weight": "0"}
     found["median labels"] = {"annotate.rule": "median"}
     found["median labels, without s_p"] = {"annotate.rule": "median", "annotate.scores": "s_s2g,s_o2a,s_s2a"}

@@ -287,9 +287,9 @@ def confidences(run, tokenizer, sets):
     return found
 
 
-def gates_beside(run, sets, states):
+def gates_beside(run, sets, states, margin):
     """gating.beside of the run's sets: thresholds from its validation questions, the regression on
-    the next token from its training questions' labels.
+    the next token from its training questions' labels; margin {set: of the answers before}.
     """
     split, known, generations = load_questions(run), load_known(run), load_generations(run)
     records = [{**generations[q["id"]], **known[q["id"]]} for q in split["valid"]]
@@ -299,7 +299,13 @@ def gates_beside(run, sets, states):
         (split["train"], np.array([known[q["id"]]["label"] for q in split["train"]])),
         (split["valid"], records, states_of(run, split["valid"], records)),
         {
-            name: (asked.questions, asked.known, states[name], readings_of(asked.questions, asked.texts("after")))
+            name: (
+                asked.questions,
+                asked.known,
+                states[name],
+                readings_of(asked.questions, asked.texts("after")),
+                margin[name],
+            )
             for name, asked in sets.items()
         },
         run.settings,
@@ -351,7 +357,8 @@ def evaluate(run):
         del lm  # one model at a time fills the memory
     scores = confidences(run, tokenizer, sets)
     states = {name: states_of(run, asked.questions, asked.known) for name, asked in sets.items()}
-    gated = gates_beside(run, sets, states)
+    margin = {name: by_score.get("reward margin", {}).get("before") for name, by_score in scores.items()}
+    gated = gates_beside(run, sets, states, margin)
     found = {
         "prompts": honesty.PROMPTS,
         **({"skill": skill} if skill else {}),

@@ -15,7 +15,7 @@ from experiment.answering import readings_of
 from lm.chat import chat_prompt, response_ids
 from lm.forward import response_log_probs
 
-HEADS = ("J", "nths", "known_accuracy", "hallucination", "auroc", "aurc")  # what the table shows
+FIXED = {"always": -np.inf, "reward": 0.5}  # thresholds that nothing chooses: 0.5 is a margin of 0
 
 
 def raw_scores(lm, embedder, questions, records, rows, seed):
@@ -65,7 +65,10 @@ def gate_rows(chosen_on, measured_on, base, k, resamples, seed):
     for name, gate in gates.GATES.items():
         if name not in scores:
             continue
-        threshold = -np.inf if name == "always" else gates.choose_threshold(chosen_on[0][name], chosen_on[1])
+        if name in FIXED:
+            threshold = FIXED[name]
+        else:
+            threshold = gates.choose_threshold(chosen_on[0][name], chosen_on[1])
         row = gates.measure(name, scores[name], threshold, states, base, resamples, seed)
         about = {"title": gate.title, "source": gate.source, "trained": gate.trained}
         cost = {"passes": gates.cost(gate, k, tokens), "curve": gates.curve(scores[name], base)}
@@ -107,7 +110,8 @@ def beside(lm, embedder, train, valid, sets, settings):
     """{set: {"gates": rows, "exposure": rows, the latter in the lab only}}.
 
     train: (questions, labels); valid: (questions, records, states); sets {name: (questions,
-    records, states, readings after)}; records hold p_known, hits, normal and greedy.
+    records, states, readings after, reward margins as a probability or None)}; records hold
+    p_known, hits, normal and greedy.
     """
     rows, k, seed = settings.probe.rows, settings.probe.k, settings.seed
     train_top, labels = top_ten_of(lm, train[0], rows), train[1]
@@ -115,10 +119,12 @@ def beside(lm, embedder, train, valid, sets, settings):
     of_valid, top, _ = raw_scores(lm, embedder, questions, records, rows, seed)
     of_valid["top_ten"] = gates.top_ten(train_top, labels, top)
     found = {}
-    for name, (questions, records, states, after) in sets.items():
+    for name, (questions, records, states, after, margins) in sets.items():
         scores, top, tokens = raw_scores(lm, embedder, questions, records, rows, seed)
         scores["top_ten"] = gates.top_ten(train_top, labels, top)
         shared = {gate: values for gate, values in scores.items() if gate in of_valid}
+        if margins is not None:
+            shared["reward"] = margins
         base = readings_of(questions, [r["greedy"] for r in records])
         measured = (shared, states, tokens)
         found[name] = {
