@@ -17,11 +17,11 @@ from evaluation.metrics import mean_interval
 from experiment import figures, figures_runs
 from experiment.progress import say
 from experiment.runs import Run
-from experiment.tables import share, table, write_csv, write_text
+from experiment.tables import number, share, table, write_csv, write_text
 from lm.errors import UserError
 
-MEASURES = ("truthful", "known_accuracy", "refusal_recall", "over_refusal")
-GOAL = 0.9  # of `balanced` on the validation questions: how many steps until it is reached
+MEASURES = ("J", "truthful", "known_accuracy", "refusal_recall", "over_refusal")
+GOAL = 0.8  # of `balanced` on the validation questions: how many steps until it is reached
 
 
 def variants(settings):
@@ -112,6 +112,7 @@ def ablate(main_run, preset, build, functions):
                 results.setdefault(name, {})[seed] = {"failed": " ".join(str(error).split())}
             source = run if name == "full" else source
             write(main_run.folder, results)
+        draw(main_run.folder, results)
     say(markdown(results))
 
 
@@ -133,6 +134,9 @@ def summary(results):
         for key in MEASURES if done else ():
             row[key], low, high = mean_interval([r[key] for r in done])
             row[f"{key} low"], row[f"{key} high"] = max(0.0, low), min(1.0, high)
+        gains = [r["J"] - results["full"][seed]["J"] for seed, r in by_seed.items() if paired(results, seed, r)]
+        if gains:
+            row["J gain"], row["J gain low"], row["J gain high"] = mean_interval(gains)
         if done:
             row["tokens"] = round(sum(r["tokens"] for r in done) / len(done))
             row["steps to goal"] = " ".join(
@@ -140,6 +144,11 @@ def summary(results):
             )
         rows.append(row)
     return rows
+
+
+def paired(results, seed, found):
+    """True where this seed was done by the variant and by the full method."""
+    return "failed" not in found and "failed" not in results["full"].get(seed, {"failed": ""})
 
 
 def markdown(results):
@@ -154,12 +163,20 @@ def markdown(results):
         )
 
     return table(
-        ["variant", "seeds", *names, "tokens generated", f"steps to {GOAL:.0%} on validation"],
+        [
+            "variant",
+            "seeds",
+            *names,
+            "J less that of full, paired",
+            "tokens generated",
+            f"steps to {GOAL:.0%} on validation",
+        ],
         [
             [
                 row["variant"],
                 row["seeds"],
                 *(cell(row, key) for key in MEASURES),
+                number(row["J gain"], 3, (row["J gain low"], row["J gain high"])) if "J gain" in row else "-",
                 row.get("tokens", "-"),
                 row.get("steps to goal", row["failed"]),
             ]
@@ -169,10 +186,14 @@ def markdown(results):
 
 
 def write(folder, results):
-    """ablation.json (everything), .csv (means and intervals), .md (the table) and .png."""
+    """ablation.json (everything), .csv (means and intervals) and .md (the table)."""
     write_json(os.path.join(folder, "ablation.json"), results)
     write_csv(os.path.join(folder, "ablation.csv"), summary(results))
     write_text(os.path.join(folder, "ablation.md"), f"{markdown(results)}\n")
+
+
+def draw(folder, results):
+    """ablation.png, once a seed: it takes longer than the tables."""
     if figures.available():
         curves = {name: [r["curve"] for r in by_seed.values() if "curve" in r] for name, by_seed in results.items()}
         figures.save(figures_runs.draw_ablation(summary(results), curves), os.path.join(folder, "ablation.png"))

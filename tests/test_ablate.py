@@ -42,7 +42,7 @@ class Stages:
                 for step, balanced in ((0, 0.5), (5, 0.91), (10, 0.88)):
                     run.log("ppo", event="validation", step=step, tokens=100 * step, balanced=balanced)
             with run.output(stage) as folder:
-                value = 0.9 + 0.01 * run.settings.seed - (0.4 if run.settings.ppo.guidance_share == 0 else 0)
+                value = 0.9 + 0.01 * run.settings.seed - (0.4 if run.settings.ppo.guidance_share else 0)
                 write_json(
                     os.path.join(folder, "honesty.json"),
                     {
@@ -76,16 +76,16 @@ def stages():
 
 
 def test_each_variant_runs_only_the_stages_that_it_does_not_share(tmp_path, stages):
-    results = start(tmp_path, stages)
+    results = start(tmp_path, stages, **{"ppo.kl_coef": "0.1"})
     done = {}
     for stage, folder in stages.ran:
         done.setdefault(os.path.relpath(folder, tmp_path / "ablate"), []).append(stage)
     early, late = ["base", "data", "probe", "annotate", "reward"], ["ppo", "evaluate"]
     assert done["0/full"] == early + late == done["1/full"]
-    assert done["0/without-guidance"] == done["0/DPO"] == done["1/separate-critic"] == late
-    assert done["0/P-known-not-in-the-reward-model"] == ["reward", *late]
+    assert done["0/with-guidance"] == done["0/DPO"] == done["1/separate-critic"] == late
+    assert done["0/reward-reads-the-text-alone"] == ["reward", *late]
     assert done["0/without-s_p"] == ["annotate", "reward", *late]
-    assert "0/kl_coef-0.1" not in done, "the lab's own penalty: nothing differs"
+    assert "0/kl_coef-0.1" not in done, "the penalty of the full method: nothing differs"
     assert set(results) == set(ablate.variants(settings.build("lab", {}))) and set(results["full"]) == {"0", "1"}
 
 
@@ -132,3 +132,16 @@ def test_variants_are_settings_that_differ_from_the_full_method():
         for name, given in ablate.variants(base).items():
             changed = settings.flatten(settings.build(preset, given)) != settings.flatten(base)
             assert changed or name == "full" or given == {"ppo.kl_coef": str(base.ppo.kl_coef)}, name
+
+
+def test_the_gain_of_a_variant_is_paired_with_the_full_method_seed_by_seed():
+    seed = lambda j: {**dict.fromkeys(ablate.MEASURES, 0.5), "J": j, "tokens": 0, "steps to goal": None}
+    failed = {"failed": "too few"}
+    results = {"full": {0: seed(0.6), 1: seed(0.7), 2: failed}, "DPO": {0: seed(0.5), 1: seed(0.65), 2: seed(0.9)}}
+    full, other = ablate.summary(results)
+    gains = [0.5 - 0.6, 0.65 - 0.7]
+    half = 12.706 * np.std(gains, ddof=1) / 2**0.5
+    assert full["J gain"] == 0 and other["J gain"] == pytest.approx(np.mean(gains))
+    assert (other["J gain low"], other["J gain high"]) == pytest.approx(
+        (np.mean(gains) - half, np.mean(gains) + half), abs=1e-4
+    )
