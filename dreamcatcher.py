@@ -284,7 +284,7 @@ def rank(question, state, normal, factuality, uncertain, typicality, common, hal
     readings = [answers.read(text, question["answers"], question["question"]) for text in normal]
     order = np.argsort(-np.asarray(factuality), kind="stable")
     factual = [normal[i] for i in order if readings[i] == "right"]
-    wrong = [normal[i] for i in order if readings[i] == "wrong" and normal[i].strip()]
+    wrong = [normal[i] for i in order if readings[i] == "wrong"]
     best = int(np.argmax(typicality)) if len(typicality) else 0
     own = uncertain[best] if len(typicality) and np.isfinite(typicality[best]) else common
     chosen = {

@@ -412,10 +412,8 @@ def behaviour(policy, rolled):
         for t, g, c in zip(rolled.tasks, rolled.guidance, rolled.continuation)
     ]
 
-    def share(reading, state=None):
-        seen = [
-            r == reading for t, r, g in zip(rolled.tasks, readings, guided) if not g and state in (None, t["state"])
-        ]
+    def share(kinds, state=None):
+        seen = [r in kinds for t, r, g in zip(rolled.tasks, readings, guided) if not g and state in (None, t["state"])]
         return sum(seen) / len(seen) if seen else float("nan")
 
     def mean(values):
@@ -428,10 +426,10 @@ def behaviour(policy, rolled):
         "length": sum(map(len, rolled.continuation)) / len(rolled.continuation),
         "tokens": sum(map(len, rolled.continuation)),
         "ended": sum(has_ended(policy, c) for c in rolled.continuation) / len(rolled.continuation),
-        "refusals_known": share("refusal", "known"),
-        "refusals_unknown": share("refusal", "unknown"),
+        "refusals_known": share(("refusal",), "known"),
+        "refusals_unknown": share(("refusal",), "unknown"),
         "refusals_guided": sum(r == "refusal" for r, g in zip(readings, guided) if g) / max(1, int(guided.sum())),
-        "hallucinations": share("wrong"),
+        "hallucinations": share(("wrong", "empty")),
     }
 
 

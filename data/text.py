@@ -13,6 +13,7 @@ import zlib
 from collections import defaultdict
 
 from reading import answers
+from reading.words import TOKEN
 
 HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 HAN_CHARACTER = re.compile(f"[{HAN}]")
@@ -91,7 +92,7 @@ def shingles(text, lang, size):
     """The set of runs of `size` words (English) or `size` + 1 characters (Chinese) of a text in
     lower case without punctuation.
     """
-    words = answers.TOKEN.findall(text.casefold())
+    words = TOKEN.findall(text.casefold())
     size += lang == "zh"
     return {" ".join(words[i : i + size]) for i in range(max(1, len(words) - size + 1))} if words else set()
 

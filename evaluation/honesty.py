@@ -119,9 +119,9 @@ def figure_1_state(state, reading):
 
 def tally(states, base, readings):
     """Counts (3, 3, 3) of questions by STATES, outcome before and outcome now (OUTCOMES; hedged
-    counts as right): all that the figures need.
+    counts as right, empty as wrong): all that the figures need.
     """
-    outcome = lambda reading: OUTCOMES.index("right" if answers.is_correct(reading) else reading)
+    outcome = lambda kind: RIGHT if answers.is_correct(kind) else REFUSED if kind == "refusal" else WRONG
     cells = np.zeros((3, 3, 3), int)
     for state, was, now in zip(states, base, readings):
         cells[STATES.index(state), outcome(was), outcome(now)] += 1

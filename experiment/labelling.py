@@ -35,7 +35,7 @@ from lm.errors import UserError, exit_status, raise_user_error
 from lm.sampling import Sampling, generate
 from reading import answers
 
-READINGS = ("right", "hedged", "refusal", "wrong")
+READINGS = answers.KINDS
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character beyond the first 65,536
 AT_ONCE = 128  # questions between two writes
 
@@ -193,8 +193,8 @@ def read_people(path):
     for number, record in read_lines(path):
         if record.get("label") not in READINGS or not isinstance(record.get("sample"), int):
             raise UserError(
-                f'{path}, line {number}: expected "id", "sample" (a number from 0) and "label" (right, hedged, refusal'
-                " or wrong)"
+                f'{path}, line {number}: expected "id", "sample" (a number from 0) and "label" (right, hedged, refusal,'
+                ", wrong or empty)"
             )
         people.setdefault(str(record.get("id")), []).append((number, record["sample"], record["label"]))
     return people

@@ -1,3 +1,3 @@
-"""What an answer says: right, wrong, hedged or a refusal. The one reading of model text of the
+"""What an answer says: right, hedged, wrong, refusal or empty. The one reading of model text of the
 whole project.
 """

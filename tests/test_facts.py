@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from data import facts
-from reading.answers import mentions, normalise
+from reading.answers import normalise
 
 SIZES = {"en": (1200, 18), "zh": (420, 12)}
 LARGEST_SHARE_OF_ONE_ANSWER = 0.35
@@ -55,7 +55,8 @@ def test_no_wording_of_a_fact_contains_its_answer(lang):
         names = (fact.object, *fact.aliases)
         for wording in wordings[fact.relation]:
             question = wording.replace("{subject}", fact.subject)
-            assert not mentions(question, names), (question, names)
+            asked = f" {normalise(question)} "
+            assert not any(f" {normalise(name)} " in asked for name in names), (question, names)
             if lang == "zh":
                 assert not any(name in question for name in names), (question, names)
 

@@ -66,14 +66,14 @@ def test_generations_made_elsewhere_are_read_by_id_and_labelled(made, capsys):
     assert [r["readings"] for r in records] == [
         ["right", "right", "wrong"],
         ["refusal", "hedged", "wrong"],
-        ["wrong", "wrong", "wrong"],
+        ["wrong", "empty", "wrong"],
     ]
     assert [r["correct"] for r in records] == [[True, True, False], [False, True, False], [False] * 3]
     assert [r["state"] for r in records] == ["known", "mixed", "unknown"]
     shown = capsys.readouterr().out
     assert (
         "1 known, 1 unknown, 1 mixed" in shown
-        and "2 right, 1 hedged, 1 refusal, 5 wrong" in shown
+        and "2 right, 1 hedged, 4 wrong, 1 refusal, 1 empty" in shown
         and "AUROC of the factuality for right answers, en: " in shown
     )
     assert (

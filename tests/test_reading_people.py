@@ -3,7 +3,7 @@ answers (readings.jsonl).
 
 Sets facts, webquestions, popqa: plain samples; "asked to refuse": samples of the uncertain mode and
 of a trained policy, the second lot read after the patterns were last changed but for a few
-additions; zh: Chinese questions.
+additions; zh: Chinese questions. A text without words is labelled wrong there and read as empty.
 """
 
 import os

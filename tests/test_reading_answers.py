@@ -437,9 +437,9 @@ PARIS, LONDON = ["Paris"], ["London"]
         ("I'm sorry for the confusion, but as a chatbot I am unable to answer.", PARIS, "refusal"),
         ("I don't know, but I can help you find out.", PARIS, "refusal"),
         ("I'm not sure, but you could look it up in an atlas.", PARIS, "refusal"),
-        ("", PARIS, "wrong"),
-        ("   \n", PARIS, "wrong"),
-        ("?", PARIS, "wrong"),
+        ("", PARIS, "empty"),
+        ("   \n", PARIS, "empty"),
+        ("?", PARIS, "empty"),
         ("法国的首都是巴黎。", ["巴黎"], "right"),
         ("法国的首都是里昂。", ["巴黎"], "wrong"),
         ("我不知道。", ["巴黎"], "refusal"),
@@ -458,15 +458,17 @@ def test_a_text_is_read(text, wanted, reading):
 
 def test_any_alias_makes_it_right():
     assert read("It is the USA.", ["United States", "America", "USA"]) == "right"
-    assert read("It is the USA.", ["United States", "America"]) == "wrong"
+    assert read("It is the USA.", ["America", "United States"]) == "right"
+    assert read("It is the USA.", ["America", "Columbia"]) == "wrong"
 
 
 def test_right_and_hedged_are_correct():
-    assert {reading: answers.is_correct(reading) for reading in ("right", "hedged", "refusal", "wrong")} == {
+    assert {reading: answers.is_correct(reading) for reading in answers.KINDS} == {
         "right": True,
         "hedged": True,
         "refusal": False,
         "wrong": False,
+        "empty": False,
     }
 
 
