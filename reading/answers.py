@@ -10,6 +10,7 @@ Spanish as well.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from reading.assertion import asserted, names_the_question
 from reading.equality import match, pairs_of
@@ -32,6 +33,7 @@ SURE = {
     "words": 0.9,
 }  # share that people agree with, on judged answers
 SOMETHING = re.compile(r"[^\W_]")
+KEPT_LETTERS = 120  # the longest text whose reading is kept
 LOW = 0.7  # readings below it are worth a person's look
 
 
@@ -75,8 +77,22 @@ def reading(text, answers, question="", embed=None):
     helps to see refusals.
 
     A text that declines and then guesses something else ("I am not sure, but I think it is London")
-    is wrong: it was an answer. A text without a letter or digit is empty.
+    is wrong: it was an answer. A text without a letter or digit is empty. Readings of short texts
+    are kept, since a model that is asked again says many of them again.
     """
+    if embed is None and len(text) <= KEPT_LETTERS:
+        return kept(text, tuple(answers), question)
+    return read_anew(text, answers, question, embed)
+
+
+@lru_cache(maxsize=1 << 16)
+def kept(text, answers, question):
+    """`reading` of a short text."""
+    return read_anew(text, answers, question, None)
+
+
+def read_anew(text, answers, question, embed):
+    """`reading`, worked out."""
     if not SOMETHING.search(text):
         return Reading("empty", 1.0, "no words")
     words, found = find(text, answers, question)

@@ -16,6 +16,7 @@ import numpy as np
 
 from reading import learned, refusals
 from reading.answers import is_correct, read
+from reading.answers import kept as strict_kept
 
 HERE = os.path.dirname(__file__)
 PIECES_L2 = 400.0
@@ -187,7 +188,8 @@ def main(arguments=None):
             },
         )
     write("refusals.json", fitted)
-    refusals.weights.cache_clear()
+    for kept in (refusals.weights, refusals.kept, strict_kept):
+        kept.cache_clear()
 
     texts, answers, questions = ([r[key] for r in judged] for key in ("text", "answers", "question"))
     wanted = np.array([r["acceptable"] for r in judged])

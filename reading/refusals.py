@@ -38,6 +38,8 @@ from reading.words import ANY_CJK, QUOTED, simplified, without_accents
 HERE = os.path.dirname(__file__)
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 BITS, MOST_WORDS = 14, 40
+LONGEST_TITLE = 250  # characters
+KEPT_LETTERS = 120  # the longest text that is kept
 SMALL_IN_TITLES = frozenset("a an and at by for from in of on or the to with s t".split())
 
 
@@ -56,6 +58,8 @@ def is_title(text):
     """True where all words of a short text but the small ones have a capital, and it is no sentence
     of a speaker's.
     """
+    if len(text) > LONGEST_TITLE:
+        return False
     words = re.findall(r"[^\W\d_]+", text)
     return (
         2 <= len(words) <= 16
@@ -111,8 +115,21 @@ def refusal(text, said="", embed=None):
     it then guesses.
 
     `said` is the part of the text that answers the question, if any does: such a text is not asked
-    for its meaning.
+    for its meaning. What short texts say is kept.
     """
+    if embed is None and len(text) <= KEPT_LETTERS:
+        return kept(text, said)
+    return refusal_anew(text, said, embed)
+
+
+@lru_cache(maxsize=1 << 14)
+def kept(text, said):
+    """`refusal` of a short text."""
+    return refusal_anew(text, said, None)
+
+
+def refusal_anew(text, said, embed):
+    """`refusal`, worked out."""
     own = own_words(text, said)
     if not own.strip():
         return "", 0.95, "a title or a quotation"

@@ -11,6 +11,7 @@ inflection outside English.
 import re
 import unicodedata
 from functools import lru_cache
+from itertools import chain
 
 from zhconv import convert  # the conversion table of MediaWiki; one module, no dependencies
 
@@ -44,7 +45,7 @@ DIGITS_AND_SCALE = re.compile(r"(\d+(?:\.\d+)?)\s?(万|亿)")
 
 INITIALS = re.compile(r"(?<![^\W_])([A-Z])\.\s*(?=[A-Z](?:\.|\s+[A-Z]|(?![\w'’])))")
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-GLUED = re.compile(r"(?<=[a-z]{2})(?=[A-Z][a-z]{2}|\d)")  # "byRich Mullins", "about24"
+GLUED = re.compile(r"(?=[A-Z][a-z]{2}|\d)(?<=[a-z]{2})")  # "byRich Mullins", "about24"
 YEARS = re.compile(r"(?<!\d)([12]\d)(\d\d)\s*[-\u2013]\s*(\d\d)(?!\d|-)")  # "1979-80"
 QUOTED = re.compile(
     r"[\"“「『《«„][^\"”」』》»“]{2,120}[\"”」』》»“]|(?<![^\W_])['‘][^'’]{2,80}(?:['’]\w[^'’]{0,80})?['’](?![^\W_])"
@@ -331,9 +332,8 @@ def merge(forms, spans, form=None):
 
 
 def joined(forms):
-    """All forms in one string; a space between two digits."""
-    text = " ".join(forms)
-    return BETWEEN_LETTERS.sub("", text)
-
-
-BETWEEN_LETTERS = re.compile(r"(?<!\d) | (?!\d)")
+    """All forms in one string, with a space between two digits alone."""
+    if not DIGIT.search("".join(forms)):
+        return "".join(forms)
+    gaps = (" " if a[-1].isdecimal() and b[0].isdecimal() else "" for a, b in zip(forms, forms[1:]))
+    return "".join(part for pair in zip(forms, chain(gaps, ("",))) for part in pair)
