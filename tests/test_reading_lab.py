@@ -27,7 +27,7 @@ def test_a_right_answer_of_the_lab_is_right():
 
 
 def test_another_answer_of_the_lab_is_wrong_and_no_refusal():
-    for q in QUESTIONS[::7]:
+    for q in QUESTIONS[::70]:
         for value in sorted(VALUES[q["category"]]):
             if value not in q["answers"]:
                 assert answers.read(f"{value} .", q["answers"], q["question"]) == "wrong", (value, q)
