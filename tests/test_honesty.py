@@ -435,3 +435,9 @@ def test_a_curve_of_many_answers_has_fifty_points_and_ends_at_all():
     assert (
         len(found) == 50 and found[0][0] == 1 / 777 and found[-1] == [1.0, pytest.approx((readings == "wrong").mean())]
     )
+
+
+def test_an_empty_answer_counts_as_wrong_and_as_no_refusal():
+    states = ["known", "unknown", "mixed"]
+    empty, wrong = (honesty.tally(states, ["right"] * 3, [kind] * 3) for kind in ("empty", "wrong"))
+    assert (empty == wrong).all() and empty.sum() == 3
