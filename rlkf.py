@@ -37,7 +37,6 @@ from experiment import (
     report,
     report_stages,
     runs,
-    tables,
 )
 from experiment import questions as asked
 from experiment import settings as all_settings
@@ -104,21 +103,15 @@ def stage_probe(run):
     n = len(train)
     labels = probing.label_questions(embedder, train, generations[:n], hits[:n], greedy_right[:n], s.probe, s.model)
     prompts = [chat_prompt(lm, q["question"]) for q in questions]
-    with bar(len(prompts), "prompts", "capturing activations") as tick:
-        activations = probe.capture(lm, prompts, s.probe.rows, tick)
-    if "attention" not in activations:
-        say(f"  {s.model}: no layer has an attention output of its own; only mlp and hidden are probed")
+    activations = probing.capture(lm, prompts, s.probe.rows, s.model)
     fitted = probe.fit(activations, labels, [q["subject"] for q in train], s.probe, s.seed)
     texts = probing.text_features(embedder, prompts[:n], train, generations[:n])
     accuracy = probing.accuracy_rows(fitted, activations, texts, s.probe, s.seed)
     ablations = probing.ablation_rows(fitted, activations, hits[:n], s.probe, s.seed)
+    known = probing.known_records(split, fitted, hits, greedy_right)
     with run.output("probe") as folder:
         probe.save(fitted.in_use, folder, s.model)
-        write_jsonl(os.path.join(folder, "generations.jsonl"), generations)
-        known = probing.known_records(split, fitted, hits, greedy_right)
-        write_jsonl(os.path.join(folder, "known.jsonl"), known)
-        tables.write_csv(os.path.join(folder, "accuracy.csv"), accuracy)
-        tables.write_csv(os.path.join(folder, "ablation.csv"), ablations)
+        probing.save(folder, generations, known, accuracy, ablations)
     say(f"  {probing.sentence(fitted)}")
     say(report_stages.ablation_table(ablations))
 
@@ -136,21 +129,15 @@ def stage_annotate(run):
     factuality = dreamcatcher.factuality(scores, config.scores, config.normalise).numpy()
     hits = hits_of(questions, generations)
     correct, states = dreamcatcher.label(factuality, hits, config, s_p)
-    vectors = embed.embed(embedder, [text for answers in uncertain for text in answers])
-    records, dropped = dreamcatcher.preferences(
-        questions, states, texts, factuality, uncertain, vectors, config, s.seed
-    )
+    vectors = embed.embed(embedder, sum(uncertain, []))
+    ranked = (questions, states, texts, factuality, uncertain, vectors)
+    records, dropped = dreamcatcher.preferences(*ranked, config, s.seed)
     if config.shuffle_states:
         records = dreamcatcher.shuffle_states(records, s.seed)
+    labels = preferences.label_records(questions, scores, factuality, correct, states)
+    agreed = preferences.label_summary(questions, states, records, dropped, factuality, correct, hits, config.rule)
     with run.output("annotate") as folder:
-        path = lambda name: os.path.join(folder, name)
-        write_jsonl(path("generations.jsonl"), [{**g, "uncertain": u} for g, u in zip(generations, uncertain)])
-        labels = preferences.label_records(questions, scores, factuality, correct, states)
-        write_jsonl(path("labels.jsonl"), labels)
-        write_jsonl(path("preferences.jsonl"), records)
-        write_jsonl(path("pairs.jsonl"), [pair for record in records for pair in dreamcatcher.pairs(record)])
-        summary = preferences.label_summary(questions, states, records, dropped, factuality, correct, hits, config.rule)
-        write_json(path("summary.json"), summary)
+        preferences.save(folder, generations, uncertain, labels, records, agreed)
     for line in preferences.sentences(states, records, dropped):
         say(f"  {line}")
 

@@ -1,16 +1,16 @@
 """Honesty in figures: what a model does with what it knows, and with what it does not, before RLKF
 and after.
 
-Everything is counted from readings of greedy answers (answers.read: right, hedged, wrong,
-refusal or empty; hedged counts as right, as in GAIR's and CRaFT's code, empty as wrong) and from
-what the model *before* RLKF knows of each question. "Before" is measured in two ways: the state (known, unknown or mixed, from k
-samples) for refusal recall, over-refusal and J; whether the greedy answer to the plain question was
-right, for GAIR's figures and THS, as their authors do, and for Cheng's quadrants, which have ten
-samples in its place there (known: all of them right). Definitions: METRICS. Sources: Alignment for
-Honesty (Yang et al., GAIR), Can AI assistants know what they don't know (Cheng et al.), CRaFT
-(THS), TruthRL (T), BARREL (rely). Shares lie between 0 and 1. Nothing here reads a file or a model.
-Left out: figures of a stated confidence ("I am 80% sure"), a judge model.
-"""
+Everything is counted from readings of greedy answers (answers.read: right, hedged, wrong, refusal
+or empty; hedged counts as right, as in GAIR's and CRaFT's code, empty as wrong) and from what the
+model *before* RLKF knows of each question. "Before" is measured in two ways: the state (known,
+unknown or mixed, from k samples) for refusal recall, over-refusal and J; whether the greedy answer
+to the plain question was right, for GAIR's figures and THS, as their authors do, and for Cheng's
+quadrants, which have ten samples in its place there (known: all of them right). Definitions:
+METRICS. Sources: Alignment for Honesty (Yang et al., GAIR), Can AI assistants know what they don't
+know (Cheng et al.), CRaFT (THS), TruthRL (T), BARREL (rely). Shares lie between 0 and 1. Nothing
+here reads a file or a model. Left out: figures of a stated confidence ("I am 80% sure"), a judge
+model."""
 
 import math
 from dataclasses import dataclass

@@ -2,12 +2,14 @@
 the reward model, split by subject.
 """
 
+import os
+
 import numpy as np
 import torch
 
 import dreamcatcher
 import reward
-from data.files import read_jsonl
+from data.files import read_jsonl, write_json, write_jsonl
 from evaluation import metrics
 from experiment.progress import say
 from lm.batching import most_positions
@@ -50,6 +52,16 @@ def label_summary(questions, states, records, dropped, factuality, correct, hits
         agree = [q["true_state"] == state for q, state in zip(questions, states)]
         summary["agreement with the true states"] = float(np.mean(agree))
     return summary
+
+
+def save(folder, generations, uncertain, labels, records, summary):
+    """Write what the annotate stage leaves."""
+    path = lambda name: os.path.join(folder, name)
+    write_jsonl(path("generations.jsonl"), [{**g, "uncertain": u} for g, u in zip(generations, uncertain)])
+    write_jsonl(path("labels.jsonl"), labels)
+    write_jsonl(path("preferences.jsonl"), records)
+    write_jsonl(path("pairs.jsonl"), [pair for record in records for pair in dreamcatcher.pairs(record)])
+    write_json(path("summary.json"), summary)
 
 
 def sentences(states, records, dropped):

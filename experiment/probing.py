@@ -4,6 +4,7 @@ python probe.py --model MODEL --probes runs/NAME/probe "a question" ...
 """
 
 import argparse
+import os
 import sys
 
 import torch
@@ -12,8 +13,9 @@ from transformers.utils import logging as transformers_logging
 import dreamcatcher
 import embed
 import probe
-from experiment import probe_study
-from experiment.progress import bar
+from data.files import write_jsonl
+from experiment import probe_study, tables
+from experiment.progress import bar, say
 from lm import model as language_model
 from lm.errors import UserError, exit_status, raise_user_error
 
@@ -39,6 +41,15 @@ def label_questions(embedder, questions, generations, hits, greedy_right, config
             f" least {FEWEST} of each (easier, harder or more --questions)"
         )
     return labels
+
+
+def capture(lm, prompts, rows, model):
+    """probe.capture under a bar; says so where the `model` has no attention output of its own."""
+    with bar(len(prompts), "prompts", "capturing activations") as tick:
+        activations = probe.capture(lm, prompts, rows, tick)
+    if "attention" not in activations:
+        say(f"  {model}: no layer has an attention output of its own; only mlp and hidden are probed")
+    return activations
 
 
 def place_of(fitted):
@@ -91,6 +102,14 @@ def known_records(split, fitted, hits, greedy_right):
         {"id": name, "split": part, "p_known": float(p), "hits": int(h.sum()), "greedy_right": bool(g), "label": label}
         for (part, name), p, h, g, label in zip(asked, fitted.p_known, hits, greedy_right, labels)
     ]
+
+
+def save(folder, generations, known, accuracy, ablations):
+    """Write what the probe stage leaves beside the probe itself."""
+    write_jsonl(os.path.join(folder, "generations.jsonl"), generations)
+    write_jsonl(os.path.join(folder, "known.jsonl"), known)
+    tables.write_csv(os.path.join(folder, "accuracy.csv"), accuracy)
+    tables.write_csv(os.path.join(folder, "ablation.csv"), ablations)
 
 
 def sentence(fitted):

@@ -27,7 +27,7 @@ def test_the_first_tokens_entropy_and_ten_highest_are_those_of_each_prompt_alone
     lm = tiny.lm(family)
     prompts = [chat_prompt(lm, question) for question in QUESTIONS]
     entropy, top = output.first_token_log_probs(lm, prompts, 4)
-    assert entropy.shape == (6,) and top.shape == (6, gates.TOP)
+    assert entropy.shape == (6,) and top.shape == (6, output.TOP)
     for i, prompt in enumerate(prompts):
         with torch.no_grad():
             logits = lm.model(torch.tensor([prompt])).logits[0, -1].double().tolist()
@@ -40,7 +40,7 @@ def test_the_first_tokens_entropy_and_ten_highest_are_those_of_each_prompt_alone
 
 def test_one_prompt_alone_has_its_first_token_read_too():
     lm = tiny.lm()
-    assert output.first_token_log_probs(lm, [chat_prompt(lm, "red")])[1].shape == (1, gates.TOP)
+    assert output.first_token_log_probs(lm, [chat_prompt(lm, "red")])[1].shape == (1, output.TOP)
 
 
 def test_the_regression_on_the_ten_highest_is_at_the_minimum_of_its_loss_and_leaves_mixed_questions_out():
