@@ -43,25 +43,24 @@ def greedy_texts(lm, questions, sampling, progress=lambda n: None):
     return [decode(lm, r) for r in greedy(lm, questions, sampling, progress=progress)[1]]
 
 
-def greedy_records(run, lm, questions, instructions=None):
+def greedy_records(lm, questions, sampling, rows, instructions=None):
     """Records {"id", "greedy", "greedy_log_prob"}: the greedy answer, and the mean log-probability
-    of its tokens in nats.
+    of its tokens in nats. rows: sequences a forward pass.
     """
-    prompts, responses = greedy(lm, questions, run.settings.sampling, instructions)
-    log_probs = response_log_probs(lm, prompts, responses, rows=run.settings.probe.rows)
+    prompts, responses = greedy(lm, questions, sampling, instructions)
+    log_probs = response_log_probs(lm, prompts, responses, rows=rows)
     return [
         {"id": q["id"], "greedy": decode(lm, r), "greedy_log_prob": float(np.mean(p))}
         for q, r, p in zip(questions, responses, log_probs)
     ]
 
 
-def answer_records(run, lm, questions):
+def answer_records(lm, questions, sampling, k, rows, seed):
     """Section 3.1: records of k sampled answers and the greedy one, plain prompt: those of
     greedy_records with "normal", k texts, and "normal_ended".
     """
-    s = run.settings
     prompts, keys = [chat_prompt(lm, q["question"]) for q in questions], [q["id"] for q in questions]
-    sampled = generate(lm, prompts, s.sampling, s.probe.k, keys, s.seed)
+    sampled = generate(lm, prompts, sampling, k, keys, seed)
     return [
         {
             "id": q["id"],
@@ -69,15 +68,15 @@ def answer_records(run, lm, questions):
             "normal_ended": [has_ended(lm, r) for r in responses],
             **record,
         }
-        for q, responses, record in zip(questions, sampled, greedy_records(run, lm, questions))
+        for q, responses, record in zip(questions, sampled, greedy_records(lm, questions, sampling, rows))
     ]
 
 
 def sample_answers(run, lm, questions):
     """Section 3.1: `answer_records` of all questions; an interrupted call goes on."""
-    k, rows = run.settings.probe.k, run.settings.sampling.rows
-    ask = lambda block: answer_records(run, lm, block)
-    return in_blocks(run, "probe", questions, max(1, rows // k), f"answering, k = {k}", ask)
+    s, k = run.settings, run.settings.probe.k
+    ask = lambda block: answer_records(lm, block, s.sampling, k, s.probe.rows, s.seed)
+    return in_blocks(run, "probe", questions, max(1, s.sampling.rows // k), f"answering, k = {k}", ask)
 
 
 def uncertain_answers(run, lm, questions, texts):

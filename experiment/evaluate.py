@@ -119,13 +119,14 @@ def known_before(run, lm, name, questions):
     if name == OWN:
         known, generations = load_known(run), load_generations(run)
         return [{**known[q["id"]], **generations[q["id"]]} for q in questions]
-    reader, config = probe.load(run.path("probe")), run.settings.probe
+    reader, config, s = probe.load(run.path("probe")), run.settings.probe, run.settings
 
     def measure(block):
-        p_known = probe.p_known(lm, reader, [q["question"] for q in block], config.rows)
-        return [{"p_known": p, **record} for p, record in zip(p_known.tolist(), answer_records(run, lm, block))]
+        p_known = probe.p_known(lm, reader, [q["question"] for q in block], config.rows).tolist()
+        records = answer_records(lm, block, s.sampling, config.k, config.rows, s.seed)
+        return [{"p_known": p, **record} for p, record in zip(p_known, records)]
 
-    size = max(1, run.settings.sampling.rows // config.k)
+    size = max(1, s.sampling.rows // config.k)
     records = in_blocks(
         run, "evaluate", questions, size, f"{name}: what is known before RLKF", measure, f"{name}.known.jsonl"
     )
@@ -138,6 +139,7 @@ def known_before(run, lm, name, questions):
 
 def answer(run, lm, policy, name, asked):
     """Answer one set under every prompt with the model before or after RLKF, into `asked`."""
+    s = run.settings
     if policy == "before":
         asked.known = asked.answered["before", "plain"] = known_before(run, lm, name, asked.questions)
     for prompt, instructions in honesty.PROMPTS.items():
@@ -146,9 +148,9 @@ def answer(run, lm, policy, name, asked):
                 run,
                 "evaluate",
                 asked.questions,
-                run.settings.sampling.rows,
+                s.sampling.rows,
                 f"{name} {policy} RLKF, prompt {prompt}",
-                lambda block: greedy_records(run, lm, block, instructions),
+                lambda block: greedy_records(lm, block, s.sampling, s.probe.rows, instructions),
                 f"{name}.{policy}.{prompt}.jsonl",
             )
 
@@ -297,7 +299,7 @@ def gates_beside(run, sets, states, margin):
         load_model(run),
         load_embedder(run),
         (split["train"], np.array([known[q["id"]]["label"] for q in split["train"]])),
-        (split["valid"], records, states_of(run, split["valid"], records)),
+        (split["valid"], records, states_of(split["valid"], records, run.settings)),
         {
             name: (
                 asked.questions,
@@ -356,7 +358,7 @@ def evaluate(run):
         tokenizer = lm.tokenizer
         del lm  # one model at a time fills the memory
     scores = confidences(run, tokenizer, sets)
-    states = {name: states_of(run, asked.questions, asked.known) for name, asked in sets.items()}
+    states = {name: states_of(asked.questions, asked.known, run.settings) for name, asked in sets.items()}
     margin = {name: by_score.get("reward margin", {}).get("before") for name, by_score in scores.items()}
     gated = gates_beside(run, sets, states, margin)
     found = {

@@ -61,12 +61,12 @@ def check_fit(lm, sets, max_new_tokens, seed):
             check_lengths(lm, [chat_prompt(lm, q["question"], longest)], max_new_tokens, [f"{q['id']} of {name}"])
 
 
-def states_of(run, questions, known):
+def states_of(questions, known, settings):
     """Known, unknown or mixed: what the model before RLKF knows of the questions
     (honesty.state_of). known: records like those of load_known.
     """
-    k = run.settings.probe.k
+    k = settings.probe.k
     return [
-        honesty.state_of(q, record["hits"] / k, record["greedy_right"], run.settings.evaluate)
+        honesty.state_of(q, record["hits"] / k, record["greedy_right"], settings.evaluate)
         for q, record in zip(questions, known)
     ]

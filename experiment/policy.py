@@ -45,7 +45,7 @@ class Validation:
 def validation_of(run):
     """The Validation of a run. Raises UserError where a state is missing, to choose by."""
     questions, known, generations = load_questions(run)["valid"], load_known(run), load_generations(run)
-    states = states_of(run, questions, [known[q["id"]] for q in questions])
+    states = states_of(questions, [known[q["id"]] for q in questions], run.settings)
     for state in ("known", "unknown"):
         if state not in states:
             raise UserError(

@@ -50,19 +50,19 @@ def test_answers_are_greedy_whatever_the_sampling_says():
         assert text == lm.tokenizer.decode(ids, skip_special_tokens=True).strip()
 
 
-def test_an_instruction_stands_before_the_question_and_the_log_probability_is_the_tokens_mean(tmp_path):
+def test_an_instruction_stands_before_the_question_and_the_log_probability_is_the_tokens_mean():
     lm = tiny.lm("llama", 2)
-    run = runs.Run(str(tmp_path), settings.build("lab", {"sampling.max_new_tokens": "5", "probe.k": "3"}))
-    for record, question in zip(answering.greedy_records(run, lm, QUESTIONS, {"en": "do you know ."}), QUESTIONS):
+    sampling, asked = Sampling(max_new_tokens=5, rows=1024), {"en": "do you know ."}
+    for record, question in zip(answering.greedy_records(lm, QUESTIONS, sampling, 256, asked), QUESTIONS):
         ids, log_probs = by_hand(lm, tiny.ids(f"<user> do you know . {question['question']} <assistant>"), 5)
         assert record == {
             "id": question["id"],
             "greedy": lm.tokenizer.decode(ids, skip_special_tokens=True).strip(),
             "greedy_log_prob": pytest.approx(np.mean(log_probs), abs=1e-4),
         }
-    sampled = answering.answer_records(run, lm, QUESTIONS)
+    sampled = answering.answer_records(lm, QUESTIONS, sampling, 3, 256, 0)
     assert [len(r["normal"]) for r in sampled] == [3] * 4 and [r["greedy"] for r in sampled] == answering.greedy_texts(
-        lm, QUESTIONS, run.settings.sampling
+        lm, QUESTIONS, sampling
     )
 
 

@@ -343,7 +343,7 @@ def test_the_step_that_is_kept_is_the_best_on_the_validation_questions_and_no_ot
     policy, found = inputs.load_model(run, run.path("policy")), {}
     known = inputs.load_known(run)
     for split, questions in inputs.load_questions(run).items():
-        states = inputs.states_of(run, questions, [known[q["id"]] for q in questions])
+        states = inputs.states_of(questions, [known[q["id"]] for q in questions], run.settings)
         texts = answering.greedy_texts(policy, questions, run.settings.sampling)
         readings = {
             state: [
@@ -367,7 +367,7 @@ def test_validation_questions_that_could_choose_no_step_are_a_users_mistake_befo
 ):
     shutil.copytree(finished / "runs", tmp_path / "runs", copy_function=os.link)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rlkf.policy, "states_of", lambda run, questions, known: [state] * len(questions))
+    monkeypatch.setattr(rlkf.policy, "states_of", lambda questions, known, settings: [state] * len(questions))
     assert rlkf.main(["--stage", "ppo", *ARGUMENTS, "--ppo.lam", "0.9"]) == 2
     error = capsys.readouterr().err
     assert (
