@@ -468,7 +468,7 @@ LINE = '{"question": "Who?", "answers": ["I"]}\n'
         (["--ppo.lr"], ["--ppo.lr", "a value"]),
         (["--ppo.steps", "0"], ["--ppo.steps", "at least 1"]),
         (["--algorithm", "dop"], ["--algorithm", "dpo, rejection", "did you mean dpo?"]),
-        (["--algorithm", "sft"], ["--algorithm sft", "--sft.steps above 0"]),
+        (["--algorithm", "sft", "--sft.steps", "0"], ["--algorithm sft", "--sft.steps above 0"]),
         (["--ppo.kl_target", "1", "--ppo.kl_coef", "0"], ["--ppo.kl_target", "--ppo.kl_coef above 0"]),
         (["--seeds", "11"], ["--seeds", "1 to 10"]),
         (["--general", "pairs.jsonl"], ["--general", "the lab has its own"]),
