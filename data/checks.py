@@ -29,7 +29,8 @@ EMPTY_ANSWERS = frozenset(
 )
 
 TEXT_EN = (
-    r"(article|passage|text|texts|snippet|fragment|paragraph|excerpt|document|context|author|writer|speaker|narrator|sentence|section|"
+    r"(article|passage|text|texts|snippet|fragment|paragraph|excerpt|document|context|author|writer|speaker|nar"
+    r"rator|sentence|section|"
     r"information|reading|above|below|topic|subject)"
 )
 CONTEXT_EN = re.compile(
@@ -46,17 +47,24 @@ PRONOUN_EN = re.compile(
 BARE_NOUN_EN = re.compile(
     r"\b(the|both|all|each|most|some|other|another|first|second|last|next|main|new|two|three)\s"
     r"(other\s|main\s|first\s|second\s|last\s|new\s|two\s|three\s|most\s)?"
-    r"(game|games|match|season|film|movie|book|novel|city|town|village|country|state|region|area|company|team|teams|band|group|"
-    r"album|song|war|battle|conflict|attack|siege|university|school|college|student|students|river|lake|sea|mountain|island|church|law|bill|act|treaty|agreement|show|series|episode|"
-    r"program|programme|project|study|report|survey|building|house|castle|museum|party|election|character|league|century|year|period|era|time|event|people|"
-    r"man|woman|king|queen|president|player|players|coach|term|word|name|number|result|problem|theory|theorem|example|process|system|government|army|organization|network|"
-    r"station|company's|city's|country's|population|economy|plague|disease|ship|aircraft|train|plan|site|line|road|bridge|park|cell|cells|reaction|element|"
+    r"(game|games|match|season|film|movie|book|novel|city|town|village|country|state|region|area|company|team|t"
+    r"eams|band|group|"
+    r"album|song|war|battle|conflict|attack|siege|university|school|college|student|students|river|lake|sea|mou"
+    r"ntain|island|church|law|bill|act|treaty|agreement|show|series|episode|"
+    r"program|programme|project|study|report|survey|building|house|castle|museum|party|election|character|leagu"
+    r"e|century|year|period|era|time|event|people|"
+    r"man|woman|king|queen|president|player|players|coach|term|word|name|number|result|problem|theory|theorem|e"
+    r"xample|process|system|government|army|organization|network|"
+    r"station|company's|city's|country's|population|economy|plague|disease|ship|aircraft|train|plan|site|line|r"
+    r"oad|bridge|park|cell|cells|reaction|element|"
     r"article's|work|works|paper|case|court|decision|empire|dynasty)\b"
-    r"(?!\s+(of|that|who|whose|which|where|when|called|named|known|between|for|to|from|with|won|led|by|against|\d|[A-Z\"“'‘])"
+    r"(?!\s+(of|that|who|whose|which|where|when|called|named|known|between|for|to|from|with|won|led|by|against|"
+    r"\d|[A-Z\"“'‘])"
     r"|\s+in\s+(the\s+)?(\d|[A-Z]))"
 )
 ANCHOR_EN = re.compile(
-    r"(?<=\s)[\"“‘'(]?(?!I\b|January\b|February\b|March\b|April\b|May\b|June\b|July\b|August\b|September\b|October\b|November\b|December\b|"
+    r"(?<=\s)[\"“‘'(]?(?!I\b|January\b|February\b|March\b|April\b|May\b|June\b|July\b|August\b|September\b|Octo"
+    r"ber\b|November\b|December\b|"
     r"What\b|Who\b|Which\b|Where\b|When\b|How\b|Why\b|The\b)[A-Z][\w’'.-]+|[\"“][^\"”]+[\"”]"
 )
 OPENING_EN = re.compile(
@@ -68,7 +76,8 @@ NAMES_ITSELF_EN = re.compile(
     r"\bname of (?:the |an? )?(?:[a-z-]+ )*(?:[A-Z][\w’'.-]* ?)+\?$"
 )  # "What is the name of the Labor Party?"
 DATE_EN = re.compile(
-    r"\d|\b(january|february|march|april|may|june|july|august|september|october|november|december|monday|tuesday|wednesday|thursday|"
+    r"\d|\b(january|february|march|april|may|june|july|august|september|october|november|december|monday|tuesda"
+    r"y|wednesday|thursday|"
     r"friday|saturday|sunday|century|spring|summer|autumn|winter|bc|bce|ad)\b",
     re.IGNORECASE,
 )
@@ -76,7 +85,8 @@ NUMBER_EN = re.compile(
     r"\d|\b(hundred|thousand|million|billion|trillion|half|dozen|third|quarter|once|twice|double|none)\b", re.IGNORECASE
 )
 NUMERIC_EN = re.compile(
-    r"\b(year|date|number|percent|percentage|population|score|age|amount|rate|time|century|decade|length|height|area|cost|price|size|"
+    r"\b(year|date|number|percent|percentage|population|score|age|amount|rate|time|century|decade|length|height"
+    r"|area|cost|price|size|"
     r"day|distance|temperature|speed|total|share|many|much|value|weight|depth|ratio|average|period)\b",
     re.IGNORECASE,
 )

@@ -34,7 +34,8 @@ STOP_ZH = frozenset("的是了在和与及为有于被由谁哪什么何几多�
 PIECE = re.compile(rf"[{HAN}]|\w+|[^\w\s]")
 SENTENCE_END = re.compile(r"""[.!?]+["'”’)\]]*(?=\s|$)|[。！？]+[”’」』）)]*""")
 ABBREVIATION = re.compile(
-    r"(?:\b(?:[A-Z]|[a-z]\.[a-z]|[A-Z]\.[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|No|vs|ca|cf|etc|approx|Prof|Gen|Col|Lt|Rev|Inc|Ltd|Co|Mt|Ft|"
+    r"(?:\b(?:[A-Z]|[a-z]\.[a-z]|[A-Z]\.[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|No|vs|ca|cf|etc|approx|Prof|Gen|Col|Lt|Rev|"
+    r"Inc|Ltd|Co|Mt|Ft|"
     r"Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec))$"
 )
 SKETCH = 64  # smallest shingle hashes kept of a text

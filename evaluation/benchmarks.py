@@ -57,7 +57,8 @@ def chosen_letter(text, options):
         return opening.group(1)
     said = re.findall(
         rf"(?i:answer|option|choice|correct)(?:\s+\w+)?\s*(?:is|:|：|=)?\s*[(\[*\"']*([{letters}])(?![\w'])"
-        rf"|(?:答案|选项?)(?:应该|应|为|是|:|：|\s)*[(（\[*]*([{letters}])(?![A-Za-z])|\\boxed\{{\s*(?:\\text\{{)?\(?([{letters}])\b",
+        rf"|(?:答案|选项?)(?:应该|应|为|是|:|：|\s)*[(（\[*]*([{letters}])(?![A-Za-z])|\\boxed\{{\s*(?:\\text\{{)?\(?("
+        rf"[{letters}])\b",
         text,
     )
     if said:

@@ -41,7 +41,9 @@ POLICIES = [
     ("probe gate", None),
 ]
 PROBES = (
-    "kind,layer,accuracy,accuracy_min,accuracy_max,balanced_accuracy,auroc,valid_loss,temperature,ece_uncalibrated,ece\nhidden,1,0.61,0.58,0.66,0.6,0.65,0.64,,,\nhidden,2,0.83,0.79,0.86,0.82,0.91,0.44,,,\nhidden,3,0.85,0.8,0.9,0.84,0.93,0.51,,,\nmlp,1,0.6,0.55,0.65,0.6,0.62,0.6,,,\nmlp,2,0.8,0.7,0.85,0.8,0.85,0.5,,,\nin"
+    "kind,layer,accuracy,accuracy_min,accuracy_max,balanced_accuracy,auroc,valid_loss,temperature,ece_uncalibra"
+    "ted,ece\nhidden,1,0.61,0.58,0.66,0.6,0.65,0.64,,,\nhidden,2,0.83,0.79,0.86,0.82,0.91,0.44,,,\nhidden,3,0.8"
+    "5,0.8,0.9,0.84,0.93,0.51,,,\nmlp,1,0.6,0.55,0.65,0.6,0.62,0.6,,,\nmlp,2,0.8,0.7,0.85,0.8,0.85,0.5,,,\nin"
     " use: hidden of layers 2-3,,0.86,0.81,0.9,0.85,0.94,0.4,1.25,0.123,0.021\nmajority,,0.55,,,,,,,,\n"
 )
 ABLATIONS = (

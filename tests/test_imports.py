@@ -128,3 +128,10 @@ def test_a_circle_is_found_and_the_main_block_is_not_looked_at():
     assert circle(arrows(trees)) == ["lm.a", "lm.b", "lm.c", "lm.a"]
     trees["lm.c"] = ast.parse("if __name__ == '__main__':\n    import lm.a")
     assert circle(arrows(trees)) == []
+
+
+def test_every_line_fits():
+    """What the formatter passes over, such as a pattern without a space, counts too."""
+    paths = [path for path in ROOT.glob("**/*.py") if not {".venv", "runs"} & set(path.parts)]
+    wide = [f"{p.name}:{n}" for p in paths for n, line in enumerate(p.read_text().splitlines(), 1) if len(line) > 120]
+    assert len(paths) > 100 and wide == []
